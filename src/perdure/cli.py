@@ -1,0 +1,414 @@
+"""The command line: parse, call one function of `perdure.home`, print."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import os
+import re
+import shlex
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import perdure
+from perdure.errors import CheckpointError, InputError, NotSolvableYet, PerdureError, UnknownEnvironment
+
+DONE, UNEXPECTED, BAD_INPUT, NOT_YET, DAMAGED, BLOCKED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 4, 5, 130, 141
+
+USAGE = """\
+Learn from labelled tables, keep answering tables from places that have none.
+
+  perdure learn HOME --support clinic_a.csv --label-column diagnosis --query clinic_b.csv --environment b
+  perdure learn HOME --support clinic_a.csv --query clinic_c.csv --environment c
+  perdure predict HOME new_from_b.csv --environment b -o answers.csv
+  perdure status HOME
+  perdure demo
+
+HOME is a folder that perdure makes. It keeps what was learned, never your data. The support has labels, the query
+needs none; both have the same feature columns. Tables are Parquet, CSV, TSV or NPZ (arrays "X" and "y").
+"""
+EXIT_CODES = """\
+exit codes:
+  0    done; also when half an environment was queued
+  1    something unexpected (please report it; --debug shows where)
+  2    bad input or usage: the sentence says what to change
+  3    no answer yet: nothing is learned, or what was asked for is still queued or under way
+  4    what is saved in HOME is damaged
+  5    the machine stood in the way: disk full, no permission, HOME in use by another perdure
+  130  stopped with Ctrl-C; the same command goes on from there
+
+Whatever the code, HOME and OUT are never left half-written.
+"""
+
+
+class Interrupted(Exception):
+    """Ctrl-C, with what to do next."""
+
+
+@dataclasses.dataclass
+class Notes:
+    """Remarks beside the result: on stderr at once, or kept for the one JSON object."""
+
+    kept: list[str] | None
+
+    def __call__(self, text: str) -> None:
+        """Make a remark."""
+        if self.kept is None:
+            print(f"note: {text}", file=sys.stderr)
+        else:
+            self.kept.append(text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a command has to say, to a person and to a program."""
+
+    text: str
+    content: Mapping[str, Any]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    as_json, debug = "--json" in arguments, "--debug" in arguments
+    notes = Notes([] if as_json else None)
+    handler = _to_notes(notes)
+    try:
+        try:
+            args = parser().parse_args(arguments)
+            answer: Answer = args.run(args, notes)
+            if as_json:
+                _print_json({**answer.content, **({"notes": notes.kept} if notes.kept else {})})
+            else:
+                print(answer.text, end="\n" if answer.text else "")
+            sys.stdout.flush()
+            return DONE
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read has seen enough, as with `| head`
+            return BROKEN_PIPE
+        except (Exception, KeyboardInterrupt) as error:
+            code, sentence = _explained(error, arguments)
+            if debug:
+                traceback.print_exc()
+            print(f"perdure: {sentence}", file=sys.stderr)
+            if as_json:
+                _print_json({"error": {"kind": type(error).__name__, "message": sentence, "exit_code": code}})
+            return code
+    finally:
+        logging.getLogger("perdure").removeHandler(handler)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Everything that can be typed."""
+    every = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    every.add_argument("--json", action="store_true", help="print exactly one JSON object")
+    every.add_argument("--debug", action="store_true", help="show where an error comes from")
+    top = _Parser(prog="perdure", description=USAGE, epilog=EXIT_CODES, formatter_class=_Raw, parents=[every], allow_abbrev=False)
+    top.add_argument("--version", action="version", version=f"perdure {perdure.__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+
+    def command(name: str, run: Callable[[argparse.Namespace, Notes], Answer], about: str, more: str = "") -> _Parser:
+        made: _Parser = commands.add_parser(
+            name, help=about, description=f"{about[0].upper()}{about[1:]}.\n\n{more}".strip(), epilog=EXIT_CODES,
+            formatter_class=_Raw, parents=[every], allow_abbrev=False,
+        )  # fmt: skip
+        made.set_defaults(run=run)
+        return made
+
+    learn = command("learn", _learn, "learn one environment from a support table and a query table", LEARN)
+    _add_home(learn)
+    learn.add_argument("--environment", metavar="NAME", required=True, help="what to call it, and later ask for it by")
+    learn.add_argument("--support", metavar="FILE", type=Path, help="labelled table")
+    learn.add_argument("--query", metavar="FILE", type=Path, help="unlabelled table from the new place")
+    learn.add_argument("--label-column", metavar="NAME", help='where the support\'s labels are (remembered; "y" in an NPZ file)')
+    _add_ignore(learn)
+    settings = learn.add_argument_group("settings, taken at the first learn and remembered in HOME")
+    for name, (kind, about) in SETTINGS.items():
+        settings.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=about)
+    settings.add_argument("--replay", choices=("generative", "noise", "none"), help="how the past is rehearsed (generative)")
+    running = learn.add_argument_group("running")
+    running.add_argument("--checkpoint-every", type=_positive, default=200, metavar="N", help="steps between two saves (200)")
+    _add_device(running)
+
+    predict = command("predict", _predict, "answer every row of a table", PREDICT)
+    _add_home(predict)
+    predict.add_argument("file", metavar="FILE", type=Path, help="table with the features that were learned from")
+    predict.add_argument("-o", "--out", metavar="OUT", type=Path, help="write a .csv or .parquet file instead of printing CSV")
+    predict.add_argument("--environment", metavar="NAME", help="where the rows come from; inferred for each row if left out")
+    predict.add_argument("--proba", action="store_true", help="add a column probability_CLASS for every class")
+    _add_ignore(predict)
+    _add_device(predict)
+
+    _add_home(command("status", _status, "show what HOME has learned, what waits and what is under way"))
+
+    forget = command("forget", _forget, "drop an environment, whether learned, queued or under way")
+    _add_home(forget)
+    forget.add_argument("environment", metavar="NAME")
+
+    demo = command("demo", _demo, "watch the method beside source-only and no replay, on digits that need no download")
+    demo.add_argument("--seeds", type=_positive, default=1, metavar="N", help="repeat with this many seeds (1)")
+    demo.add_argument("--out", metavar="PNG", type=Path, help="where to write the picture")
+    return top
+
+
+LEARN = """\
+Either table may come alone: the environment is then queued, and learned when the other half is given. HOME remembers
+where the first file is (not what is in it) and reads it again. Stopped by Ctrl-C or killed: the same command goes on."""
+PREDICT = """\
+Columns: prediction; environment and confidence if no --environment is given; probabilities with --proba.
+The rows keep their order."""
+
+
+def _learn(args: argparse.Namespace, notes: Notes) -> Answer:
+    from perdure import home
+    from perdure.waiting import Queued
+
+    names = (*SETTINGS, "replay")
+    settings = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    try:
+        outcome, learner = home.learn(
+            args.home,
+            args.environment,
+            args.support,
+            args.query,
+            label_column=args.label_column,
+            ignore=args.ignore_column,
+            settings=settings,
+            device=args.device,
+            every=args.checkpoint_every,
+            note=notes,
+        )
+    except KeyboardInterrupt:
+        stopped = home.in_progress(args.home)
+        where = (
+            f'"{stopped.environment}" is saved at step {stopped.step} of {stopped.steps}' if stopped else "nothing was learned"
+        )
+        raise Interrupted(f"stopped; {where}. To go on, run the same command again:") from None
+    content: dict[str, Any] = {"home": str(args.home), "environment": args.environment}
+    if isinstance(outcome, Queued):
+        text = f'"{args.environment}" is queued: it waits for its {outcome.missing}.'
+        return Answer(text, {**content, "state": "queued", "missing": outcome.missing})
+    content |= {"state": "learned", "environments": learner.environments, "classes": learner.classes}
+    if outcome is None:
+        return Answer(f'"{args.environment}" was already learned when the last run was killed.', content)
+    for label in outcome.returning:
+        notes(f"the class {label} came back: it stays one class, learned from both environments.")
+    content |= {
+        "steps": outcome.steps,
+        "seconds": round(outcome.seconds, 3),
+        "losses": dict(outcome.losses),
+        "returning": outcome.returning,
+    }
+    known = f"environments {_list(learner.environments)}; classes {_list(learner.classes)}"
+    return Answer(f'learned "{args.environment}" in {outcome.steps} steps. {args.home} knows {known}.', content)
+
+
+def _predict(args: argparse.Namespace, notes: Notes) -> Answer:
+    import numpy as np
+
+    from perdure import home
+    from perdure.inputs import tables
+
+    if args.out is not None:
+        tables.check_writable(args.out)
+        if args.out.exists() and args.file.exists() and args.out.samefile(args.file):
+            raise InputError(f"{args.out} is the table to answer; give another file to write.")
+    columns = home.predict(
+        args.home,
+        args.file,
+        args.environment,
+        proba=args.proba,
+        ignore=args.ignore_column,
+        device=args.device,
+        note=notes,
+    )
+    counted = {
+        what: {str(name): int(count) for name, count in zip(*np.unique(columns[column], return_counts=True), strict=True)}
+        for what, column in (("classes", "prediction"), ("environments", "environment"))
+        if column in columns
+    }
+    rows = len(columns["prediction"])
+    content = {"home": str(args.home), "rows": rows, "environment": args.environment, **counted}
+    if args.out is not None:
+        tables.write_table(columns, args.out)
+        return Answer(f"{rows} answers written to {args.out}.", {**content, "out": str(args.out)})
+    if "json" in args:
+        return Answer("", {**content, "columns": {name: column.tolist() for name, column in columns.items()}})
+    tables.write_csv(columns, sys.stdout.buffer)
+    return Answer("", {})
+
+
+def _status(args: argparse.Namespace, notes: Notes) -> Answer:
+    from perdure import home
+
+    status = home.status(args.home)
+    lines = [f"environments  {_list(status.environments) or 'none yet'}", f"classes       {_list(status.classes) or 'none yet'}"]
+    for waiting in status.queued:
+        why = f"waits for its {waiting.missing}" if waiting.missing else "stopped before its first save; learn it again"
+        files = ", ".join(f"{half}: {path}" for half, path in waiting.files.items())
+        lines.append(f"queued        {waiting.environment} {why}" + (f" ({files})" if files else ""))
+    if status.in_progress is not None:
+        name, step, steps = dataclasses.astuple(status.in_progress)
+        again = _command(["learn", str(args.home), "--environment", name])
+        lines.append(f"in progress   {name}, saved at step {step} of {steps}; `{again}` goes on")
+    if status.features is not None:
+        lines.append(
+            f"features      {status.features.width}" + (f": {_list(status.features.names)}" if status.features.names else "")
+        )
+    held = ", ".join(f"{name} {_size(size)}" for name, size in status.bytes_held.items())
+    lines.append(f"held          {_size(sum(status.bytes_held.values()))}" + (f" ({held})" if held else ""))
+    return Answer("\n".join(lines), {"home": str(args.home), **dataclasses.asdict(status)})
+
+
+def _forget(args: argparse.Namespace, notes: Notes) -> Answer:
+    from perdure import home
+
+    learner = home.forget(args.home, args.environment)
+    left = (
+        f"{args.home} now knows environments {_list(learner.environments) or 'none'}; classes {_list(learner.classes) or 'none'}."
+    )
+    content = {"home": str(args.home), "forgotten": args.environment}
+    return Answer(
+        f'forgot "{args.environment}". {left}', {**content, "environments": learner.environments, "classes": learner.classes}
+    )
+
+
+def _demo(args: argparse.Namespace, notes: Notes) -> Answer:
+    from perdure.experiments.demo import demo
+
+    raise NotImplementedError(demo)
+
+
+# -- what to type ---------------------------------------------------------------------------------------------------------
+
+
+class _Raw(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30, width=min(120, max(80, _columns_of_terminal())))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message[0].upper()}{message[1:].rstrip('.')}. `{self.prog} --help` shows how.")
+
+
+def _add_home(to: argparse.ArgumentParser) -> None:
+    to.add_argument("home", metavar="HOME", type=Path, help="the folder that remembers")
+
+
+def _add_ignore(to: argparse.ArgumentParser) -> None:
+    about = "a column that is no feature, such as an id (repeatable, remembered)"
+    to.add_argument("--ignore-column", metavar="NAME", action="append", default=[], help=about)
+
+
+def _add_device(to: argparse._ActionsContainer) -> None:
+    to.add_argument("--device", default="cpu", help="where to compute: cpu, cuda, mps (cpu)")
+
+
+def _positive(text: str) -> int:
+    if not re.fullmatch(r"\d+", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number above zero, got {text!r}")
+    return int(text)
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"\d+", text):
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
+
+
+SETTINGS: dict[str, tuple[Callable[[str], float], str]] = {
+    "steps": (_positive, "updates an environment (1000)"),
+    "warm_up": (_whole, "updates of the inference module alone before them (500)"),
+    "batch": (_positive, "rows of each table in an update (32)"),
+    "seed": (_whole, "everything random follows from it (0)"),
+    "latent": (_positive, "dimensions of z (512)"),
+    "features": (_positive, "dimensions of h (1024)"),
+    "width": (_positive, "hidden units of the classifiers (1024)"),
+    "gamma": (_number, "margin of the discrepancy (4)"),
+}
+
+
+# -- what to say ----------------------------------------------------------------------------------------------------------
+
+
+def _explained(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
+    """The exit code of an error, and its one sentence."""
+    from perdure.home import Busy
+
+    if isinstance(error, Interrupted):
+        return INTERRUPTED, f"{error}\n  {_command(arguments)}"
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, "stopped; nothing was written."
+    if isinstance(error, CheckpointError):
+        return BLOCKED if isinstance(error.__cause__, OSError) else DAMAGED, _for_the_shell(error, arguments)
+    if isinstance(error, Busy):
+        return BLOCKED, str(error)
+    if isinstance(error, NotSolvableYet):
+        return NOT_YET, _for_the_shell(error, arguments)
+    if isinstance(error, (InputError, UnknownEnvironment, PerdureError)):
+        return BAD_INPUT, _for_the_shell(error, arguments)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return BLOCKED, f"{where}{error.strerror or error}. Nothing was lost: what was saved before is untouched."
+    return UNEXPECTED, f"something unexpected: {type(error).__name__}: {error}. Please report it; `--debug` shows where."
+
+
+def _for_the_shell(error: Exception, arguments: Sequence[str]) -> str:
+    """The library speaks of its methods; here they are commands."""
+    home = next((shlex.quote(word) for word in arguments[1:] if not word.startswith("-")), "HOME")
+    text = re.sub(r'`?forget\("(.*?)"\)`?', lambda found: f"`perdure forget {home} {shlex.quote(found[1])}`", str(error))
+    return re.sub(r"`?learn\(\.\.\.\)`?", f"`perdure learn {home} …`", text)
+
+
+def _to_notes(notes: Notes) -> logging.Handler:
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            notes(record.getMessage())
+
+    handler = Handler(logging.WARNING)
+    logging.getLogger("perdure").addHandler(handler)
+    return handler
+
+
+def _print_json(content: Mapping[str, Any]) -> None:
+    print(json.dumps(content, ensure_ascii=False))
+
+
+def _command(arguments: Sequence[str]) -> str:
+    return shlex.join(["perdure", *arguments])
+
+
+def _list(names: Sequence[object] | None) -> str:
+    shown = [str(name) for name in names or ()]
+    return ", ".join(shown) if len(shown) <= 12 else ", ".join(shown[:12]) + f" and {len(shown) - 12} more"
+
+
+def _size(size: float) -> str:
+    units = ["bytes", "KB", "MB", "GB"]
+    while size >= 1000 and len(units) > 1:
+        size /= 1000
+        units.pop(0)
+    return f"{size:.0f} bytes" if units[0] == "bytes" else f"{size:.1f} {units[0]}"
+
+
+def _columns_of_terminal() -> int:
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,551 @@
+"""A home: a folder in which the command line keeps a learner, and beside it what a learner does not know of files.
+
+That is which columns are features, and where the halves of unfinished environments are to be read again. It is one small
+`home.json` next to the learner's own files, and no data are in it. `learn`, `predict`, `status` and `forget` are what the
+commands of the same names do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perdure import checkpoint
+from perdure.errors import CheckpointError, InputError, NotSolvableYet, PerdureError, UnknownEnvironment
+from perdure.inputs.tables import Features, Table, read_table, replacing
+from perdure.progress import Progress
+from perdure.streams import Environment, Label, Query, Support
+from perdure.variational import Learned, VariationalConfig, VariationalLearner
+from perdure.waiting import Half, Queued
+
+FORMAT = 1
+FILE = "home.json"
+LOCK = ".lock"
+HALVES: tuple[Half, Half] = ("support", "query")
+ROWS_AT_ONCE = 65_536
+
+Note = Callable[[str], object]
+
+
+class Busy(PerdureError):
+    """Another process is changing this home."""
+
+
+# -- what is remembered ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that half an environment was read from: where it is, never what is in it."""
+
+    path: str
+    sha256: str
+    label_column: str | None = None
+
+    @classmethod
+    def of(cls, path: Path, label_column: str | None) -> Source:
+        """The file as it is now."""
+        return cls(str(path.absolute()), _digest(path), label_column)
+
+    def unchanged(self, environment: str, half: Half) -> Path:
+        """Its path, if it still holds what it held."""
+        path = Path(self.path)
+        if not path.is_file():
+            raise InputError(f'The {half} of "{environment}" was {path}, which is gone; put it back or give `--{half}` again.')
+        if _digest(path) != self.sha256:
+            raise InputError(f'The {half} of "{environment}" was {path}, which has changed since; give `--{half}` again.')
+        return path
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What `home.json` holds."""
+
+    features: Features | None = None
+    """The columns that every table must have."""
+    label_columns: tuple[str, ...] = ()
+    """Every column that ever held labels: never read as a feature."""
+    ignored: tuple[str, ...] = ()
+    """Columns to leave out wherever they turn up."""
+    pending: Mapping[str, Mapping[Half, Source]] = field(default_factory=dict)
+    """The files of environments that are not learned yet."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Memory:
+        """What is remembered in `folder`: nothing, if it is new."""
+        if not folder.exists():
+            return cls()
+        if not folder.is_dir():
+            raise InputError(f"{folder} is a file, not the folder of a perdure home.")
+        path = folder / FILE
+        try:
+            if not path.exists():
+                # A learner saved from Python is a home too: one whose columns have no names.
+                if not _is_saved_learner(folder) and any(entry.name != LOCK for entry in folder.iterdir()):
+                    raise InputError(f"{folder} is not a perdure home: it has files in it, but no {FILE}. Give a new folder.")
+                return cls()
+            return _from_json(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {error}. Restore it from a copy.") from error
+
+    def write(self, folder: Path) -> None:
+        """Keep it in `folder`, all of it or what was there before."""
+        content = {
+            "format": FORMAT,
+            "features": None if self.features is None else asdict(self.features),
+            "label_columns": self.label_columns,
+            "ignored": self.ignored,
+            "pending": {name: {half: asdict(of) for half, of in halves.items()} for name, halves in self.pending.items()},
+        }
+        with replacing(folder / FILE) as file:
+            file.write(json.dumps(content, indent=1, ensure_ascii=False).encode())
+
+    def without(self, environment: str) -> Memory:
+        """The same, with nothing pending for this environment."""
+        return replace(self, pending={name: halves for name, halves in self.pending.items() if name != environment})
+
+
+# -- what the commands do -------------------------------------------------------------------------------------------------
+
+
+def learn(
+    folder: Path,
+    environment: str,
+    support: Path | None = None,
+    query: Path | None = None,
+    *,
+    label_column: str | None = None,
+    ignore: Sequence[str] = (),
+    settings: Mapping[str, Any] | None = None,
+    device: str = "cpu",
+    every: int = 200,
+    progress: Progress = None,
+    note: Note = print,
+) -> tuple[Learned | Queued | None, VariationalLearner]:
+    """Learn an environment from files, or go on where an interrupted run of the same stopped.
+
+    `None` is returned if that run had stopped after the last step. On any error the folder is what it was before.
+    """
+    with locked(folder):
+        memory = Memory.read(folder)
+        learner = _learner_to_teach(folder, settings or {}, device)
+        if environment in learner.environments and environment in memory.pending:
+            memory.without(environment).write(folder)  # killed between its last two writes
+            return None, learner
+        pending = {name: halves for name, halves in memory.pending.items() if name not in learner.environments}
+        given: dict[Half, Path] = {half: path for half, path in zip(HALVES, (support, query), strict=True) if path is not None}
+        memory = replace(memory, pending=pending)
+        read, after = _read_halves(learner, memory, environment, given, label_column, ignore, note)
+        with _undone_on_failure(folder):
+            after.write(folder)
+            missing = "support" if read.support is None else "query" if read.query is None else None
+            if missing is not None and learner.queued.get(environment) == missing:
+                learner.forget(environment)  # the same half once more: it takes the place of the first
+            outcome = learner.learn(read, checkpoint=folder, every=every, progress=progress)
+            if isinstance(outcome, Queued):
+                learner.save(folder)
+        if isinstance(outcome, Learned):
+            after.without(environment).write(folder)
+        return outcome, learner
+
+
+def predict(
+    folder: Path,
+    table: Path,
+    environment: str | None = None,
+    *,
+    proba: bool = False,
+    ignore: Sequence[str] = (),
+    device: str = "cpu",
+    progress: bool | None = None,
+    note: Note = print,
+) -> dict[str, NDArray[Any]]:
+    """Columns of answers, one a row of the table and in its order. Changes nothing."""
+    from tqdm import tqdm
+
+    memory, learner = _opened(folder, device)
+    leave_out = {*memory.ignored, *memory.label_columns, *ignore}
+    read = read_table(table, leave_out=leave_out, like=memory.features)
+    _say(note, table, read, memory.label_columns)
+    _refuse_unused(ignore, [read])
+    parts: dict[str, list[NDArray[Any]]] = {}
+    infers = environment is None
+    disable = None if progress is None else not progress
+    starts = range(0, len(read.x), ROWS_AT_ONCE)
+    for start in tqdm(starts, desc="predict", unit="block", disable=disable, leave=False):
+        rows = read.x[start : start + ROWS_AT_ONCE]
+        if proba:
+            probabilities = learner.predict_proba(rows, environment)
+            columns = {"prediction": np.array(learner.classes)[probabilities.argmax(axis=1)]}
+        else:
+            columns = {"prediction": learner.predict(rows, environment)}
+        if infers:
+            try:
+                inferred = learner.inferred_environment(rows)
+                columns |= {"environment": inferred.names, "confidence": inferred.confidence}
+            except NotSolvableYet as error:
+                note(str(error))
+                infers = False
+        if proba:
+            columns |= {f"probability_{label}": probabilities[:, i] for i, label in enumerate(learner.classes)}
+        for name, column in columns.items():
+            parts.setdefault(name, []).append(column)
+    return {name: np.concatenate(part) for name, part in parts.items()}
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """An environment that was not learned yet, and why."""
+
+    environment: str
+    missing: Half | None
+    """`None`: its two files are known, but it was stopped before its first checkpoint."""
+    files: Mapping[Half, str]
+
+
+@dataclass(frozen=True)
+class InProgress:
+    """An environment whose learning was interrupted."""
+
+    environment: str
+    step: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a home holds."""
+
+    environments: list[str]
+    classes: list[Label]
+    queued: list[Waiting]
+    in_progress: InProgress | None
+    features: Features | None
+    bytes_held: Mapping[str, int]
+    config: Mapping[str, Any] | None
+
+
+def status(folder: Path) -> Status:
+    """What is learned, what waits and what is under way."""
+    memory, learner = _opened(folder)
+    missing: dict[str, Half | None] = {**learner.queued}
+    for name, halves in memory.pending.items():
+        if name not in learner.environments and name != learner.in_progress:
+            missing[name] = None if len(halves) == 2 else "query" if "support" in halves else "support"
+    queued = [
+        Waiting(name, half, {which: source.path for which, source in memory.pending.get(name, {}).items()})
+        for name, half in missing.items()
+    ]
+    return Status(
+        environments=learner.environments,
+        classes=learner.classes,
+        queued=queued,
+        in_progress=in_progress(folder),
+        features=memory.features,
+        bytes_held=learner.bytes_held,
+        config=asdict(learner.config) if _is_saved_learner(folder) else None,
+    )
+
+
+def in_progress(folder: Path) -> InProgress | None:
+    """What a saved learner was doing when it was stopped."""
+    if not _is_saved_learner(folder):
+        return None
+    state = checkpoint.read_state(folder)
+    lesson, config = state.get("lesson"), state.get("config")
+    if not lesson or not config:
+        return None
+    return InProgress(lesson["name"], lesson["step"], config["warm_up"] + config["steps"])
+
+
+def forget(folder: Path, environment: str) -> VariationalLearner:
+    """Drop an environment, whether it is learned, queued or under way."""
+    _refuse_absent(folder)
+    with locked(folder):
+        memory, learner = _opened(folder)
+        known = {*learner.environments, *learner.queued, learner.in_progress}
+        if environment not in known and environment not in memory.pending:
+            names = [name for name in (*learner.environments, *learner.queued, learner.in_progress) if name]
+            raise UnknownEnvironment(f'No environment is called "{environment}". {folder} knows {names}.')
+        if environment in known:
+            learner.forget(environment)
+            learner.save(folder)
+        memory.without(environment).write(folder)
+        return learner
+
+
+# -- from files to an environment -----------------------------------------------------------------------------------------
+
+
+def _read_halves(
+    learner: VariationalLearner,
+    before: Memory,
+    name: str,
+    given: Mapping[Half, Path],
+    label_column: str | None,
+    ignore: Sequence[str],
+    note: Note,
+) -> tuple[Environment, Memory]:
+    """The environment with every half that is known, and what is to be remembered from then on."""
+    known = {half: source for half, source in before.pending.get(name, {}).items() if half not in given}
+    if len(known) < 2 and not given:
+        wanted = " and ".join(f"`--{half}`" for half in HALVES if half not in known)
+        raise InputError(f'Learning "{name}" needs files: give {wanted}.')
+    paths = {**{half: source.unchanged(name, half) for half, source in known.items()}, **given}
+
+    column = None if "support" not in paths else _label_column(before, paths["support"], label_column, known.get("support"))
+    named = [label_column, None if "support" not in paths or _is_npz(paths["support"]) else column]
+    labels = tuple(dict.fromkeys((*before.label_columns, *(name for name in named if name is not None))))
+    ignored = tuple(dict.fromkeys((*before.ignored, *ignore)))
+    # While nothing was made of them yet, columns are free to change.
+    bound = learner.environments or learner.in_progress or known or any(other != name for other in before.pending)
+    features = before.features if bound else None
+    for taken in {*labels, *ignored} & set((features and features.names) or ()):
+        raise InputError(f'"{taken}" is a feature of what was learned before: it can be neither left out nor the label.')
+
+    tables: dict[Half, Table] = {}
+    for half, path in sorted(paths.items(), reverse=True):  # the support first
+        label, also = column if half == "support" else None, ("y",) if _is_npz(path) else ()
+        leave_out = {*ignored, *labels, *also}.difference(() if label is None else (label,))
+        if half in given:
+            known[half] = Source.of(path, label)
+        tables[half] = read_table(path, label=label, leave_out=leave_out, like=features)
+        features = features or tables[half].features
+        _say(note, path, tables[half], (*labels, *also))
+    _refuse_unused(ignore, tables.values())
+
+    support, query = tables.get("support"), tables.get("query")
+    environment = Environment(
+        name,
+        None if support is None or support.y is None else Support(support.x, support.y),
+        None if query is None else Query(query.x),
+    )
+    return environment, Memory(features, labels, ignored, {**before.pending, name: known})
+
+
+def _label_column(memory: Memory, path: Path, given: str | None, known: Source | None) -> str:
+    if known is not None and known.label_column is not None:
+        return known.label_column
+    if given is not None:
+        return given
+    if _is_npz(path):
+        return "y"
+    if memory.label_columns:
+        return memory.label_columns[-1]
+    raise InputError(f"Which column of {path} holds the labels? Name it with `--label-column`.")
+
+
+def _say(note: Note, path: Path, table: Table, labels: Iterable[str]) -> None:
+    for name in table.left_out:
+        if name in labels:
+            note(f'{path}: "{name}" holds labels; it is left out, neither a feature nor looked at.')
+    for name in table.counting:
+        note(f'{path}: "{name}" only counts the rows, yet it is read as a feature; if it is none, `--ignore-column {name}`.')
+    if table.by_place:
+        note(f"{path}: columns are matched by their place, because an NPZ array has no names for them.")
+
+
+def _refuse_unused(ignore: Iterable[str], tables: Iterable[Table]) -> None:
+    there = {name for table in tables for name in table.left_out}
+    for name in ignore:
+        if name not in there:
+            raise InputError(f'`--ignore-column {name}`: no table has a column "{name}".')
+
+
+# -- the folder -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Be the only process that changes this home. The system opens the lock of a process that was killed.
+
+    A folder that was not there is made, and taken away again if nothing came of it.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise InputError(f"{folder} is a file, not the folder of a perdure home.") from None
+    lock = folder / LOCK
+    handle = _acquire(lock)
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)  # before letting go of it, so that nobody can hold a lock that has lost its name
+        os.close(handle)
+        with suppress(OSError):  # something was kept
+            for path in made:
+                path.rmdir()
+
+
+def _acquire(lock: Path) -> int:
+    while True:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(handle, 32).decode(errors="replace").strip()
+            os.close(handle)
+            raise Busy(
+                f"{lock.parent} is being changed by another perdure{f' (process {holder})' if holder else ''}. "
+                "Wait until it is done, or stop it; then run the same command again."
+            ) from None
+        except BaseException:
+            os.close(handle)
+            raise
+        with suppress(FileNotFoundError):
+            if os.fstat(handle).st_ino == lock.stat().st_ino:
+                os.ftruncate(handle, 0)
+                os.write(handle, str(os.getpid()).encode())
+                return handle
+        os.close(handle)  # its last holder took the name away between our opening and our locking
+
+
+@contextmanager
+def _undone_on_failure(folder: Path) -> Iterator[None]:
+    """Put `home.json` back as it was, unless the learner in the folder has moved on and needs the new one."""
+    path, learner = folder / FILE, _stamp(folder)
+    before = path.read_bytes() if path.exists() else None
+    try:
+        yield
+    except BaseException:
+        if _stamp(folder) == learner:
+            with suppress(OSError):  # a full disk: the new one knows of one more pending file, which does no harm
+                if before is None:
+                    path.unlink(missing_ok=True)
+                elif path.read_bytes() != before:
+                    with replacing(path) as file:
+                        file.write(before)
+        raise
+
+
+def _learner_to_teach(folder: Path, settings: Mapping[str, Any], device: str) -> VariationalLearner:
+    if not _is_saved_learner(folder):
+        return VariationalLearner(VariationalConfig(**settings), device=_usable(device))
+    learner = _load(folder, device)
+    saved = asdict(learner.config)
+    for name, value in settings.items():
+        if value != saved[name]:
+            option = "--" + name.replace("_", "-")
+            raise InputError(
+                f"{folder} learns with {option} {saved[name]}, as set at its first learn; got {option} {value}. "
+                "Leave it out, or use another home."
+            )
+    return learner
+
+
+def _opened(folder: Path, device: str = "cpu") -> tuple[Memory, VariationalLearner]:
+    _refuse_absent(folder)
+    memory = Memory.read(folder)
+    if _is_saved_learner(folder):
+        return memory, _load(folder, device)
+    if memory == Memory():
+        raise InputError(f"{folder} is empty; begin with `perdure learn {folder} …`.")
+    return memory, VariationalLearner(device=_usable(device))
+
+
+def _refuse_absent(folder: Path) -> None:
+    if not folder.exists():
+        raise InputError(f"There is no home at {folder}; begin one with `perdure learn {folder} …`.")
+
+
+def _load(folder: Path, device: str) -> VariationalLearner:
+    """The saved learner. Another process may be saving at this very moment, so that a mismatch deserves a second look."""
+    looks = 3
+    while True:
+        before = _stamp(folder)
+        try:
+            return VariationalLearner.load(folder, device=_usable(device))
+        except CheckpointError:
+            looks -= _stamp(folder) == before
+            if looks == 0:
+                raise
+            time.sleep(0.02)
+
+
+def _usable(device: str) -> str:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"`--device {device}` cannot be used here: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def _stamp(folder: Path) -> tuple[int, int] | None:
+    """Changes whenever a learner is saved in the folder."""
+    try:
+        state = (folder / checkpoint.STATE).stat()
+    except FileNotFoundError:
+        return None
+    return state.st_ino, state.st_mtime_ns
+
+
+def _is_saved_learner(folder: Path) -> bool:
+    return (folder / checkpoint.STATE).exists()
+
+
+def _is_npz(path: Path) -> bool:
+    return path.suffix.lower() == ".npz"
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    return digest.hexdigest()
+
+
+def _from_json(content: Any) -> Memory:
+    if content["format"] != FORMAT:
+        raise ValueError(f"format {content['format']!r} instead of {FORMAT}")
+    features = content["features"]
+    return Memory(
+        features=None if features is None else _features(features["width"], features["names"]),
+        label_columns=_strings(content["label_columns"]),
+        ignored=_strings(content["ignored"]),
+        pending={name: _sources(halves) for name, halves in content["pending"].items()},
+    )
+
+
+def _features(width: Any, names: Any) -> Features:
+    if type(width) is not int or width < 1 or (names is not None and len(_strings(names)) != width):
+        raise ValueError(f"{width!r} features are called {names!r}")
+    return Features(width, None if names is None else _strings(names))
+
+
+def _sources(halves: Mapping[str, Mapping[str, Any]]) -> dict[Half, Source]:
+    if not set(halves) <= set(HALVES):
+        raise ValueError(f"expected {HALVES}, got {set(halves)}")
+    sources: dict[Half, Source] = {}
+    for half in HALVES:
+        if half in halves:
+            entry = halves[half]
+            path, sha256, label = entry["path"], entry["sha256"], entry["label_column"]
+            _strings([path, sha256, *([] if label is None else [label])])
+            sources[half] = Source(path, sha256, label)
+    return sources
+
+
+def _strings(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise TypeError(f"expected strings, got {values!r}")
+    return tuple(values)

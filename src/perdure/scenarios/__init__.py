@@ -1,0 +1,5 @@
+"""Each scenario is a function that returns a `Scenario`: environments in order, and the answers to score them by kept apart."""
+
+from perdure.scenarios.digits import digits
+
+__all__ = ["digits"]

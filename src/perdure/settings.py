@@ -1,0 +1,45 @@
+"""Checks that a configuration holds what its fields say, whoever wrote it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from perdure.errors import CheckpointError, InputError
+
+Config = TypeVar("Config")
+
+
+def checked_settings(config: Any, *, may_be_zero: frozenset[str]) -> None:
+    """Raise `InputError` unless each field has its type, and each number is finite and positive (or zero where that is allowed)."""
+    hints = get_type_hints(type(config))
+    for field in fields(config):
+        name, value, hint = field.name, getattr(config, field.name), hints[field.name]
+        if get_origin(hint) is Literal:
+            if value not in get_args(hint):
+                choices = ", ".join(repr(choice) for choice in get_args(hint))
+                raise InputError(f"`{name}` must be one of {choices}, got {value!r}.")
+            continue
+        fits = isinstance(value, (int, float)) if hint is float else isinstance(value, hint)
+        if not fits or (hint is not bool and isinstance(value, bool)):
+            raise InputError(f"`{name}` must be {'a number' if hint is float else f'of type {hint.__name__}'}, got {value!r}.")
+        if hint is bool:
+            continue
+        if not math.isfinite(value) or value < 0 or (value == 0 and name not in may_be_zero):
+            raise InputError(f"`{name}` must be {'zero or more' if name in may_be_zero else 'positive'}, got {value!r}.")
+
+
+def settings_from_json(kind: type[Config], values: Any, where: str) -> Config:
+    """The configuration of this kind that `asdict` was saved from."""
+    if not isinstance(values, Mapping):
+        raise CheckpointError(f"{where} has no configuration.")
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    if set(values) != known:
+        odd = sorted(map(str, set(values) ^ known))
+        raise CheckpointError(f"{where} has a configuration of another version: it differs in {', '.join(odd)}.")
+    try:
+        return kind(**values)
+    except InputError as error:
+        raise CheckpointError(f"{where} has an impossible configuration: {error}") from error
