@@ -79,14 +79,18 @@ class Snapshot:
         return tensors
 
     @torch.no_grad()
-    def familiarity(self, x: Float[Tensor, "n *input"]) -> Float[Tensor, " n"]:
-        """How much rows look like this environment's queries."""
+    def evidence(self, x: Float[Tensor, "n *input"], dimensions: float) -> Float[Tensor, " n"]:
+        r"""How well rows fit this environment: $\log\sum_y\exp(-\tfrac{k}{2D}\|z-\mu_y\|^2)$ at the posterior's mean.
+
+        That is the log-density of its own prior up to a constant, with the squared distance counted as that of k `dimensions`
+        instead of all D: z varies in about as many directions as there are classes, not in 512.
+        """
         assert self.inference is not None and self.generate is not None
-        mean, log_variance = self.inference.encode(x, "query")
+        z = self.inference.encode(x, "query").mean
         means = self.generate.prior_means
         if means is None:
-            means = mean.new_zeros(1, mean.shape[1])
-        return torch.logsumexp(-0.5 * torch.cdist(mean, means).square(), dim=1)
+            means = z.new_zeros(1, z.shape[1])
+        return torch.logsumexp(-0.5 * torch.cdist(z, means).square() * (dimensions / z.shape[1]), dim=1)
 
     def replay(self, n: int, rng: torch.Generator, kind: ReplayKind) -> Replay:
         """`n` features of this environment: the paper's way or one of its two controls."""

@@ -639,8 +639,10 @@ class VariationalLearner:
         return InferredEnvironment(np.array(self.environments)[best], probabilities.max(axis=1), probabilities)
 
     def _environment_probabilities(self, rows: Rows) -> Float[np.ndarray, "n environments"]:
-        familiar = [self._in_chunks(snapshot.familiarity, rows) for snapshot in self.snapshots]
-        return torch.from_numpy(np.stack(familiar, axis=1)).softmax(dim=1).numpy()
+        dimensions = float(np.mean([len(snapshot.classes) for snapshot in self.snapshots]))
+        evidence = [self._in_chunks(lambda x, s=s: s.evidence(x, dimensions), rows) for s in self.snapshots]
+        probabilities: NDArray[np.float32] = torch.from_numpy(np.stack(evidence, axis=1)).softmax(dim=1).numpy()
+        return probabilities
 
     def _proba(self, rows: Rows, environment: str) -> Float[np.ndarray, "n classes"]:
         module, answer = self._module(environment), self._answering()
