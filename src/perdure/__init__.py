@@ -6,7 +6,6 @@ from perdure.variational import (
     InferredEnvironment,
     Learned,
     Losses,
-    Queued,
     VariationalConfig,
     VariationalLearner,
     baseline_2,
@@ -17,6 +16,7 @@ from perdure.variational import (
     noise_replay,
     optimal_baseline,
 )
+from perdure.waiting import Queued
 
 __all__ = [
     "Answers",

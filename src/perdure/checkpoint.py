@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +26,10 @@ from perdure.errors import CheckpointError
 FORMAT = 1
 Module = TypeVar("Module", bound=nn.Module)
 TENSORS, STATE = "tensors.safetensors", "state.json"
+_ACCUMULATES: dict[type[torch.optim.Optimizer], set[str]] = {
+    torch.optim.Adam: {"step", "exp_avg", "exp_avg_sq"},
+    torch.optim.SGD: {"momentum_buffer"},
+}
 
 
 def save(path: str | Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
@@ -37,14 +43,16 @@ def save(path: str | Path, tensors: Mapping[str, Tensor], state: Mapping[str, An
         text = json.dumps({"format": FORMAT, "tensors": hashlib.sha256(data).hexdigest(), **state}, indent=1)
         _write(folder / f"{TENSORS}.next", data)
         _write(folder / f"{STATE}.next", text.encode())
-        os.replace(folder / f"{STATE}.next", folder / STATE)
-        os.replace(folder / f"{TENSORS}.next", folder / TENSORS)
         _sync_folder(folder)
+        os.replace(folder / f"{STATE}.next", folder / STATE)
     except OSError as error:
         _discard_unfinished(folder)
         raise CheckpointError(
             f"Could not save to {folder}: {error.strerror or error}. What was saved there before is untouched."
         ) from error
+    with suppress(OSError):  # the save counts already: reading finds its tensors under either name
+        _sync_folder(folder)
+        os.replace(folder / f"{TENSORS}.next", folder / TENSORS)
 
 
 def load(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -61,6 +69,8 @@ def load(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if hashlib.sha256(data).hexdigest() == state["tensors"]:
             break
     else:
+        if read_state(folder) != state:  # another process has saved since we looked
+            return load(path)
         raise CheckpointError(
             f"{folder / TENSORS} is missing, truncated or altered: it does not match {STATE}. Restore the folder from a copy."
         )
@@ -101,11 +111,43 @@ class Folder(dict[str, Tensor]):
         """A copy of each tensor on this device."""
         return Folder({name: tensor.to(device, copy=True) for name, tensor in self.items()})
 
+    def numbers(self, name: str, *shape: int) -> Tensor:
+        """The tensor of this name, which must have this shape."""
+        tensor = self[name]
+        if tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
+            raise ValueError(f"{name} should be float32 of shape {shape}, not {tensor.dtype} of shape {tuple(tensor.shape)}")
+        return tensor
+
     def into(self, module: Module) -> Module:
         """The module with these as its weights, ready to answer."""
+        for name, tensor in module.state_dict().items():
+            if name in self and self[name].dtype != tensor.dtype:
+                raise ValueError(f"{name} should be {tensor.dtype}, not {self[name].dtype}")
         module.load_state_dict(self, strict=True, assign=True)
         module.eval().requires_grad_(False)
         return module
+
+
+def whole(value: Any, *, below: float = math.inf) -> int:
+    """A count or a place, as JSON should hold it."""
+    if type(value) is not int or not 0 <= value < below:
+        raise ValueError(f"expected a whole number from zero{f' to below {below}' if below < math.inf else ''}, got {value!r}")
+    return value
+
+
+def places(values: Any, *, below: int) -> list[int]:
+    """One or more different places, as JSON should hold them."""
+    found = [whole(value, below=below) for value in values]
+    if not found or len(set(found)) < len(found):
+        raise ValueError(f"expected different places, got {found}")
+    return found
+
+
+def text(value: Any) -> str:
+    """A string, as JSON should hold it."""
+    if not isinstance(value, str):
+        raise ValueError(f"expected a string, got {value!r}")
+    return value
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer, name: str) -> dict[str, Tensor]:
@@ -121,10 +163,14 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer, name: str) -> dict[str, 
 
 def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Folder) -> None:
     """Give a new optimiser over the same parameters what another one had accumulated."""
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        parameter, key = name.split(".", 1)
-        state.setdefault(int(parameter), {})[key] = tensor
+    for place in sorted({int(name.split(".")[0]) for name in tensors}):
+        accumulated = tensors.folder(str(place))
+        if set(accumulated) != _ACCUMULATES[type(optimiser)]:
+            raise ValueError(f"an optimiser has accumulated {sorted(accumulated)}")
+        shape = parameters[whole(place, below=len(parameters))].shape
+        state[place] = {key: accumulated.numbers(key, *(() if key == "step" else shape)) for key in accumulated}
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
 
@@ -136,11 +182,13 @@ def _write(file: Path, data: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Have the disk know the names of its files; not every system lets us."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _finish_interrupted(folder: Path) -> None:
@@ -154,14 +202,12 @@ def _counts(folder: Path) -> bool:
     following = folder / f"{TENSORS}.next"
     if not following.exists() or not (folder / STATE).exists():
         return False
-    return hashlib.sha256(following.read_bytes()).hexdigest() == read_state(folder)["tensors"]
+    return bool(hashlib.sha256(following.read_bytes()).hexdigest() == read_state(folder)["tensors"])
 
 
 def _discard_unfinished(folder: Path) -> None:
     """Free the disk of a save that did not come to count."""
-    if not _counts(folder):
+    with suppress(OSError, CheckpointError):
+        _finish_interrupted(folder)
         for name in (TENSORS, STATE):
-            try:
-                (folder / f"{name}.next").unlink(missing_ok=True)
-            except OSError:
-                pass
+            (folder / f"{name}.next").unlink(missing_ok=True)

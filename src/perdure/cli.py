@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import io
 import json
 import logging
 import os
@@ -151,8 +153,8 @@ def parser() -> argparse.ArgumentParser:
     forget.add_argument("environment", metavar="NAME")
 
     demo = command("demo", _demo, "watch the method beside source-only and no replay, on digits that need no download")
-    demo.add_argument("--seeds", type=_positive, default=1, metavar="N", help="repeat with this many seeds (1)")
-    demo.add_argument("--out", metavar="PNG", type=Path, help="where to write the picture")
+    demo.add_argument("--seeds", type=_whole, nargs="+", default=[0, 1, 2], metavar="N", help="one repetition for each (0 1 2)")
+    demo.add_argument("-o", "--out", metavar="PNG", type=Path, default=Path("perdure-demo.png"), help="the picture to draw")
     return top
 
 
@@ -281,7 +283,10 @@ def _forget(args: argparse.Namespace, notes: Notes) -> Answer:
 def _demo(args: argparse.Namespace, notes: Notes) -> Answer:
     from perdure.experiments.demo import demo
 
-    raise NotImplementedError(demo)
+    with contextlib.redirect_stdout(io.StringIO() if "json" in args else sys.stdout):
+        runs = demo(seeds=args.seeds, out=args.out)
+    methods = {method: [run.to_json() for run in repeated] for method, repeated in runs.items()}
+    return Answer("", {"seeds": args.seeds, "picture": str(args.out), "methods": methods})
 
 
 # -- what to type ---------------------------------------------------------------------------------------------------------
@@ -330,14 +335,20 @@ def _number(text: str) -> float:
 
 
 SETTINGS: dict[str, tuple[Callable[[str], float], str]] = {
-    "steps": (_positive, "updates an environment (1000)"),
+    "steps": (_positive, "updates of all modules, an environment (1000)"),
     "warm_up": (_whole, "updates of the inference module alone before them (500)"),
     "batch": (_positive, "rows of each table in an update (32)"),
-    "seed": (_whole, "everything random follows from it (0)"),
+    "replay_batch": (_positive, "replayed features in an update (32)"),
     "latent": (_positive, "dimensions of z (512)"),
     "features": (_positive, "dimensions of h (1024)"),
     "width": (_positive, "hidden units of the classifiers (1024)"),
     "gamma": (_number, "margin of the discrepancy (4)"),
+    "beta": (_number, "weight of the discrepancy (1)"),
+    "inference_rate": (_number, "learning rate of the inference module (0.0001)"),
+    "hypothesis_rate": (_number, "learning rate of f and f' (0.0004)"),
+    "solver_rate": (_number, "learning rate of the solver (0.01)"),
+    "reversal_horizon": (_number, "updates over which gradient reversal rises (2000)"),
+    "seed": (_whole, "everything random follows from it (0)"),
 }
 
 

@@ -79,7 +79,7 @@ class Snapshot:
         return tensors
 
     @torch.no_grad()
-    def evidence(self, x: Float[Tensor, "n *input"], dimensions: float) -> Float[Tensor, " n"]:
+    def evidence(self, x: Float[Tensor, "n *input"], *, dimensions: float) -> Float[Tensor, " n"]:
         r"""How well rows fit this environment: $\log\sum_y\exp(-\tfrac{k}{2D}\|z-\mu_y\|^2)$ at the posterior's mean.
 
         That is the log-density of its own prior up to a constant, with the squared distance counted as that of k `dimensions`
@@ -107,7 +107,7 @@ class Snapshot:
 
 
 class Rehearsal:
-    """A fixed number of replayed features a step, shared evenly among the snapshots.
+    """A fixed number of replayed features a step, for which the snapshots take turns.
 
     Features are drawn a block of steps at a time, so that a decoder is read once a block and a step costs the same whether
     there are three snapshots or three hundred. A block is a function of its number: nothing of this needs saving.
@@ -134,12 +134,13 @@ class Rehearsal:
         device = self.snapshots[0].classes.device
         rng = generator(self._seed, Use.REPLAY, self._lesson, number, device=device)
         total = self.block * self.budget
-        shares = [total * (i + 1) // len(self.snapshots) - total * i // len(self.snapshots) for i in range(len(self.snapshots))]
-        drawn = [snapshot.replay(n, rng, self.kind) for snapshot, n in zip(self.snapshots, shares, strict=True) if n]
-        h = torch.cat([replay.h for replay in drawn])
+        turns = torch.arange(number * total, (number + 1) * total) % len(self.snapshots)
+        shares: list[int] = turns.bincount(minlength=len(self.snapshots)).tolist()
+        drawn = [(snapshot, snapshot.replay(n, rng, self.kind)) for snapshot, n in zip(self.snapshots, shares, strict=True) if n]
+        h = torch.cat([replay.h for _, replay in drawn])
         labels = h.new_zeros(total, self.classes)
         first = 0
-        for snapshot, replay in zip(self.snapshots, drawn, strict=False):
+        for snapshot, replay in drawn:
             labels[first : first + len(replay.h), snapshot.classes] = replay.labels
             first += len(replay.h)
         order = torch.randperm(total, generator=rng, device=device)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from perdure import checkpoint
 from perdure.errors import CheckpointError, InputError, NotSolvableYet, PerdureError, UnknownEnvironment
-from perdure.inputs.tables import Features, Table, read_table, replacing
+from perdure.inputs.tables import Features, Table, check_readable, read_table, replacing
 from perdure.progress import Progress
 from perdure.streams import Environment, Label, Query, Support
 from perdure.variational import Learned, VariationalConfig, VariationalLearner
@@ -56,6 +56,7 @@ class Source:
     @classmethod
     def of(cls, path: Path, label_column: str | None) -> Source:
         """The file as it is now."""
+        check_readable(path)
         return cls(str(path.absolute()), _digest(path), label_column)
 
     def unchanged(self, environment: str, half: Half) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,11 @@ from perdure.streams import Labels
 
 def accuracy(predicted: Labels, truth: Labels) -> float:
     """Fraction of rows that are right."""
-    return float(_right(predicted, truth).mean())
+    if predicted.shape != truth.shape or predicted.ndim != 1 or len(truth) == 0:
+        raise InputError(f"Expected one prediction a label, at least one; got shapes {predicted.shape} and {truth.shape}.")
+    if (predicted.dtype.kind == "U") != (truth.dtype.kind == "U"):
+        raise InputError(f"Predictions are {predicted.dtype}, labels {truth.dtype}; a string never equals a number.")
+    return float((predicted == truth).mean())
 
 
 def environment_inference_accuracy(inferred: NDArray[np.str_], environment: str) -> float:
@@ -114,7 +117,8 @@ class AccuracyMatrix:
     @property
     def _earlier(self) -> Bool[np.ndarray, " environments"]:
         """Those that were learned before the last stage."""
-        return ~np.isnan(self.values[:-1]).all(axis=0)
+        earlier: NDArray[np.bool_] = ~np.isnan(self.values[:-1]).all(axis=0)
+        return earlier
 
     def to_json(self) -> dict[str, Any]:
         """The matrix (null where not learned) and its figures."""
@@ -129,26 +133,3 @@ class AccuracyMatrix:
             "backward_transfer": self.backward_transfer,
             "worst_environment": {"environment": worst, "accuracy": lowest},
         }
-
-    @classmethod
-    def from_json(cls, entry: dict[str, Any]) -> AccuracyMatrix:
-        """The matrix that `to_json` was made of."""
-        values = [[np.nan if value is None else value for value in row] for row in entry["values"]]
-        return cls(tuple(entry["environments"]), np.array(values, dtype=np.float64))
-
-
-def mean_matrix(matrices: Sequence[AccuracyMatrix]) -> AccuracyMatrix:
-    """The mean of runs of one scenario, entry by entry: for a picture, not for a figure with its spread."""
-    names = {matrix.environments for matrix in matrices}
-    if len(names) != 1:
-        raise InputError(f"Expected runs of the same environments, got {sorted(names)}.")
-    return AccuracyMatrix(matrices[0].environments, np.mean([matrix.values for matrix in matrices], axis=0))
-
-
-def _right(predicted: Labels, truth: Labels) -> NDArray[np.bool_]:
-    if predicted.shape != truth.shape or predicted.ndim != 1 or len(truth) == 0:
-        raise InputError(f"Expected one prediction a label, at least one; got shapes {predicted.shape} and {truth.shape}.")
-    if (predicted.dtype.kind == "U") != (truth.dtype.kind == "U"):
-        raise InputError(f"Predictions are {predicted.dtype}, labels {truth.dtype}; strings never equal numbers.")
-    right: NDArray[np.bool_] = predicted == truth
-    return right

@@ -130,7 +130,7 @@ class _ReverseGradient(torch.autograd.Function):
 
 def reverse_gradient(h: Float[Tensor, "*shape"], strength: float) -> Float[Tensor, "*shape"]:
     """The identity going forward; going back the gradient times `-strength` (the min-max of eq. 4 in one pass)."""
-    reversed_h: Tensor = _ReverseGradient.apply(h, strength)
+    reversed_h: Tensor = _ReverseGradient.apply(h, strength)  # type: ignore[no-untyped-call]
     return reversed_h
 
 

@@ -31,7 +31,10 @@ def progress_bar(progress: Progress, what: str, total: int, done: int) -> Iterat
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """A function that says whether Ctrl-C was pressed; the second press interrupts at once. Outside the main thread it never was."""
+    """A function that says whether Ctrl-C was pressed; the second press interrupts at once.
+
+    It never was outside the main thread, nor in a process that was told to ignore it (a shell's background jobs).
+    """
     pressed = False
 
     def on_interrupt(number: int, frame: FrameType | None) -> None:
@@ -40,10 +43,11 @@ def interruptible() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         pressed = True
 
-    if threading.current_thread() is not threading.main_thread():
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before in (signal.SIG_IGN, None):
         yield lambda: False
         return
-    before = signal.signal(signal.SIGINT, on_interrupt)
+    signal.signal(signal.SIGINT, on_interrupt)
     try:
         yield lambda: pressed
     finally:

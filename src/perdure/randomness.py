@@ -45,8 +45,8 @@ def initialised_from(seed: int, *where: int) -> Iterator[None]:
 class Batches:
     """Row numbers of a batch as a function of the step: one shuffled pass over the rows after another."""
 
-    def __init__(self, rows: int, batch: int, seed: int, use: Use, *where: int) -> None:
-        self.rows, self.batch = rows, batch
+    def __init__(self, rows: int, batch: int, seed: int, use: Use, *where: int, device: torch.device | str = "cpu") -> None:
+        self.rows, self.batch, self.device = rows, batch, device
         self._seed, self._use, self._where = seed, use, where
         self._passes: dict[int, torch.Tensor] = {}
 
@@ -54,9 +54,9 @@ class Batches:
         first, last = step * self.batch, (step + 1) * self.batch
         passes = range(first // self.rows, (last - 1) // self.rows + 1)
         self._passes = {p: self._passes[p] if p in self._passes else self._shuffled(p) for p in passes}
-        together = torch.cat([self._passes[p] for p in passes])
+        together = self._passes[passes.start] if len(passes) == 1 else torch.cat([self._passes[p] for p in passes])
         offset = first - passes.start * self.rows
         return together[offset : offset + self.batch]
 
     def _shuffled(self, number: int) -> torch.Tensor:
-        return torch.randperm(self.rows, generator=generator(self._seed, self._use, *self._where, number))
+        return torch.randperm(self.rows, generator=generator(self._seed, self._use, *self._where, number)).to(self.device)

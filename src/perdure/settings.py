@@ -13,7 +13,7 @@ Config = TypeVar("Config")
 
 
 def checked_settings(config: Any, *, may_be_zero: frozenset[str]) -> None:
-    """Raise `InputError` unless each field has its type, and each number is finite and positive (or zero where that is allowed)."""
+    """Raise `InputError` unless each field has its type, and each number is finite and positive (or zero where allowed)."""
     hints = get_type_hints(type(config))
     for field in fields(config):
         name, value, hint = field.name, getattr(config, field.name), hints[field.name]
@@ -27,8 +27,15 @@ def checked_settings(config: Any, *, may_be_zero: frozenset[str]) -> None:
             raise InputError(f"`{name}` must be {'a number' if hint is float else f'of type {hint.__name__}'}, got {value!r}.")
         if hint is bool:
             continue
-        if not math.isfinite(value) or value < 0 or (value == 0 and name not in may_be_zero):
+        if not _finite(value) or value < 0 or (value == 0 and name not in may_be_zero):
             raise InputError(f"`{name}` must be {'zero or more' if name in may_be_zero else 'positive'}, got {value!r}.")
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond every float
+        return False
 
 
 def settings_from_json(kind: type[Config], values: Any, where: str) -> Config:

@@ -86,7 +86,7 @@ class Environment:
         for half in (self.support, self.query):
             if half is not None:
                 digest.update(repr(half.x.shape).encode())
-                digest.update(half.x)
+                digest.update(half.x.data)
         if self.support is not None:
             digest.update("\0".join(map(str, self.support.y.tolist())).encode())
         return digest.hexdigest()

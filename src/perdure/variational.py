@@ -8,8 +8,10 @@ from __future__ import annotations
 import copy
 import logging
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from perdure import checkpoint as checkpoints
+from perdure.checkpoint import places, text, whole
 from perdure.errors import CheckpointError, InputError, NotSolvableYet, UnknownEnvironment
 from perdure.generative import FeatureGenerator, Rehearsal, Replay, ReplayKind, Snapshot
 from perdure.inference import Decoder, InferenceModule, Stream
@@ -40,7 +43,7 @@ from perdure.progress import Progress, interruptible, progress_bar
 from perdure.randomness import Batches, Use, generator, initialised_from
 from perdure.settings import checked_settings, settings_from_json
 from perdure.solver import TwoLayerClassifier
-from perdure.streams import Environment, Label, Labels, Rows, as_label, as_rows
+from perdure.streams import Environment, Label, Labels, Rows, as_label, as_labels, as_rows
 from perdure.waiting import Half, Queued, WaitingRoom
 
 log = logging.getLogger("perdure")
@@ -114,8 +117,8 @@ class VariationalConfig:
 
     def __post_init__(self) -> None:
         checked_settings(self, may_be_zero=_MAY_BE_ZERO)
-        if self.replay == "generative" and self.snapshot == "none":
-            raise InputError('Generative replay needs snapshots to draw from: set `snapshot` to "full" or "decoder".')
+        if self.replay in ("generative", "noise") and self.snapshot == "none":
+            raise InputError(f'Replay "{self.replay}" needs snapshots to draw from: set `snapshot` to "full" or "decoder".')
         if self.batch < 2:
             raise InputError(f"`batch` must be at least 2 for batch normalisation, got {self.batch}.")
 
@@ -297,7 +300,8 @@ class VariationalLearner:
         rows = len(support.x)
         rng = generator(config.seed, Use.STEP, lesson.number, lesson.step, device=self.device)
 
-        posterior = inference.encode.both(support.x, query.x)
+        with initialised_from(config.seed, lesson.number, lesson.step):  # should the backbone draw numbers (dropout)
+            posterior = inference.encode.both(support.x, query.x)
         h = inference.decode.both(posterior.sample(rng), rows)
         f = hypothesis(h)
         f_adv = adversary(reverse_gradient(h, self._reversal_strength(lesson.step)))
@@ -344,6 +348,8 @@ class VariationalLearner:
         With `checkpoint` the whole learner is saved there every `every` steps, when interrupted and at the end. To go on
         after a kill, `load` it and call `learn` with the same environment: the result is the same, bit for bit (on a CPU).
         """
+        if every < 1:
+            raise InputError(f"`every` must be at least 1 step, got {every}.")
         whole = self._waiting.join(environment)
         self._check(environment if isinstance(whole, Queued) else whole)
         if isinstance(whole, Queued):
@@ -360,13 +366,12 @@ class VariationalLearner:
         with interruptible() as interrupted, progress_bar(progress, whole.name, total, lesson.step) as report:
             while lesson.step < total:
                 losses = self.step(*lesson.batch_of(lesson.step))
-                if interrupted():
-                    if checkpoint is not None:
-                        self.save(checkpoint)
-                    raise KeyboardInterrupt
-                if checkpoint is not None and lesson.step % every == 0 and lesson.step < total:
-                    self.save(checkpoint)
                 report(lesson.step)
+                due = lesson.step % every == 0 and lesson.step < total
+                if checkpoint is not None and (due or interrupted()):
+                    self.save(checkpoint)
+                if interrupted():
+                    raise KeyboardInterrupt
         self._remember(lesson)
         if checkpoint is not None:
             self.save(checkpoint)
@@ -383,11 +388,14 @@ class VariationalLearner:
                 f'"{self._lesson.name}" is under way (step {self._lesson.step}). Learn it again to continue, or drop it with '
                 f'forget("{self._lesson.name}"); then learn "{name}".'
             )
+        if self._lesson is not None and (environment.support is None or environment.query is None):
+            raise InputError(f'"{name}" is under way (step {self._lesson.step}). Give support and query together to continue.')
         for half, what in ((environment.support, "support"), (environment.query, "query")):
             if half is None:
                 continue
-            if len(half.x) < 2:
-                raise InputError(f'The {what} of "{name}" has one single row; adapting needs at least two, better dozens.')
+            if (half.x == half.x[0]).all():  # also because the mean of a stream is kept, and must not be a row
+                holds = "has one single row" if len(half.x) == 1 else f"holds the same row {len(half.x)} times"
+                raise InputError(f'The {what} of "{name}" {holds}; adapting needs at least two different ones, better dozens.')
             shape = half.x.shape[1:]
             if self._backbone is None and len(shape) != 1:
                 raise InputError(f'Rows of the {what} of "{name}" have shape {shape}; without a backbone each must be a vector.')
@@ -413,10 +421,15 @@ class VariationalLearner:
         if not (Path(path) / checkpoints.STATE).exists():
             return
         there = checkpoints.read_state(path)
-        known = [str(entry.get("name")) for entry in there.get("environments", []) if isinstance(entry, dict)]
-        lesson = there.get("lesson")
-        if isinstance(lesson, dict) and (self._lesson is None or self._lesson.name != lesson.get("name")):
-            known.append(str(lesson.get("name")))
+        try:
+            known = [str(entry["name"]) for entry in there["environments"]]
+            lesson = None if there["lesson"] is None else str(there["lesson"]["name"])
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{path} holds a damaged learner, which saving would overwrite. Remove it or choose another path."
+            ) from error
+        if lesson is not None and lesson != self.in_progress:
+            known.append(lesson)
         lost = [name for name in known if name not in self.environments]
         if lost:
             raise CheckpointError(
@@ -434,11 +447,11 @@ class VariationalLearner:
             log.info("%s: classes %s were seen before; each stays one class, learned from both.", environment.name, returning)
         if config.replay == "memory":
             log.warning("%s: memory replay stores features of real rows, against the promise to keep no data.", environment.name)
-        self._classes += [label for label in own if label not in returning]
-        self._row_shape = environment.support.x.shape[1:]
         with initialised_from(config.seed, number):
             if self.inference is None or config.fresh_inference:
-                self.inference = self._new_inference(environment.support.x)
+                self.inference = self._new_inference(environment.support.x)  # first, because a backbone may refuse the rows
+            self._classes += [label for label in own if label not in returning]
+            self._row_shape = environment.support.x.shape[1:]
             seen, mine = len(self._classes), len(own) if config.task_confusion else len(self._classes)
             if self.hypothesis is None or self.adversary is None or config.task_confusion:
                 self.hypothesis, self.adversary = self._new_classifier(mine), self._new_classifier(mine)
@@ -456,7 +469,7 @@ class VariationalLearner:
                 (self.inference.encode.support, environment.support),
                 (self.inference.encode.query, environment.query),
             ):
-                centring.fit(torch.from_numpy(half.x).to(self.device), config.length)
+                centring.fit(_tensor(half.x, self.device), config.length)
         self._lessons += 1
         classes = torch.tensor([self._classes.index(label) for label in own], device=self.device)
         means = nn.Parameter(prior_means.to(self.device))
@@ -504,13 +517,13 @@ class VariationalLearner:
         config, number = self.config, lesson.number
         own = environment.support.classes
         y = np.searchsorted(np.array(own), environment.support.y)
-        x_s, x_q = (torch.from_numpy(half.x).to(self.device) for half in (environment.support, environment.query))
+        x_s, x_q = (_tensor(half.x, self.device) for half in (environment.support, environment.query))
         own_y = torch.from_numpy(y).to(self.device)
-        rows_s = Batches(len(x_s), config.batch, config.seed, Use.SUPPORT_ORDER, number)
-        rows_q = Batches(len(x_q), config.batch, config.seed, Use.QUERY_ORDER, number)
+        rows_s = Batches(len(x_s), config.batch, config.seed, Use.SUPPORT_ORDER, number, device=self.device)
+        rows_q = Batches(len(x_q), config.batch, config.seed, Use.QUERY_ORDER, number, device=self.device)
 
         def batch_of(step: int) -> tuple[SupportBatch, QueryBatch]:
-            s, q = rows_s(step).to(self.device), rows_q(step).to(self.device)
+            s, q = rows_s(step), rows_q(step)
             return SupportBatch(x_s[s], own_y[s], lesson.classes[own_y[s]]), QueryBatch(x_q[q])
 
         lesson.batch_of = batch_of
@@ -543,12 +556,12 @@ class VariationalLearner:
         """The lesson is over: keep a snapshot, let go of the rest."""
         config = self.config
         inference, hypothesis, _ = self._networks()
-        for network in (*self._networks(), self.solver):
-            if network is not None:
-                network.eval().requires_grad_(False)
         f = copy.deepcopy(hypothesis)
         if not config.task_confusion:
-            f.keep(lesson.classes)
+            self._keep(f, lesson.classes)
+        for network in (*self._networks(), self.solver, f):
+            if network is not None:
+                network.eval().requires_grad_(False)
         kept = copy.deepcopy(inference)
         means = lesson.prior_means.detach().clone() if config.conditioning == "class_prior" else None
         self.snapshots.append(
@@ -560,11 +573,20 @@ class VariationalLearner:
                 memory=self._memorise(lesson) if config.replay == "memory" else None,
             )
         )
-        if config.task_confusion:
-            self.hypothesis = self.adversary = None
-        if config.fresh_inference and config.snapshot == "full":
-            self.inference = None
+        self._let_go()
         self._lesson = None
+
+    def _let_go(self) -> None:
+        """Of the networks that only the lesson needed."""
+        if self.config.task_confusion:
+            self.hypothesis = self.adversary = None
+        if self.config.fresh_inference and self.config.snapshot == "full":
+            self.inference = None
+
+    def _keep(self, network: TwoLayerClassifier, classes: Int[Tensor, " kept"]) -> None:
+        """Only these outputs. The first weights of its new layer are overwritten, but drawing them must not be noticed."""
+        with initialised_from(self.config.seed):
+            network.keep(classes)
 
     def _memorise(self, lesson: Lesson) -> Replay:
         """Features of real support rows and their classes, for the control that stores them."""
@@ -619,12 +641,12 @@ class VariationalLearner:
             each = (self._proba(rows, name) for name in self.environments)
             mixed: NDArray[np.float32] = sum(w[:, None] * p for w, p in zip(weights.T, each, strict=True))
             return mixed
-        return self._proba(rows, environment or self.environments[-1])
+        return self._proba(rows, self.environments[-1] if environment is None else environment)
 
     def transform(self, x: Rows, environment: str, *, stream: Stream = "query") -> Float[np.ndarray, "n features"]:
         """The domain-agnostic features h of rows of this environment."""
-        module = self._module(environment)
-        return self._in_chunks(lambda chunk: module(chunk, stream), self._checked_query(x))
+        rows, module = self._checked_query(x), self._module(environment)
+        return self._in_chunks(lambda chunk: module(chunk, stream), rows)
 
     def inferred_environment(self, x: Rows) -> InferredEnvironment:
         """Which environment each row seems to come from, and how sure that is."""
@@ -640,7 +662,7 @@ class VariationalLearner:
 
     def _environment_probabilities(self, rows: Rows) -> Float[np.ndarray, "n environments"]:
         dimensions = float(np.mean([len(snapshot.classes) for snapshot in self.snapshots]))
-        evidence = [self._in_chunks(lambda x, s=s: s.evidence(x, dimensions), rows) for s in self.snapshots]
+        evidence = [self._in_chunks(partial(snapshot.evidence, dimensions=dimensions), rows) for snapshot in self.snapshots]
         probabilities: NDArray[np.float32] = torch.from_numpy(np.stack(evidence, axis=1)).softmax(dim=1).numpy()
         return probabilities
 
@@ -683,9 +705,11 @@ class VariationalLearner:
         training = [module for module in (self.inference,) if module is not None and module.training]
         for module in training:
             module.eval()
-        parts = [function(torch.from_numpy(rows[i : i + size]).to(self.device)).cpu() for i in range(0, len(rows), size)]
-        for module in training:
-            module.train()
+        try:
+            parts = [function(_tensor(rows[i : i + size], self.device)).cpu() for i in range(0, len(rows), size)]
+        finally:
+            for module in training:
+                module.train()
         answers: NDArray[np.float32] = torch.cat(parts).numpy()
         return answers
 
@@ -705,8 +729,7 @@ class VariationalLearner:
             )
         if self._lesson is not None:
             self._lesson = None
-            if self.config.task_confusion:
-                self.hypothesis = self.adversary = None
+            self._let_go()
         else:
             self._snapshot(name)
             self.snapshots = [snapshot for snapshot in self.snapshots if snapshot.environment != name]
@@ -717,11 +740,12 @@ class VariationalLearner:
             replace(s, classes=torch.tensor([place[int(old)] for old in s.classes], device=self.device)) for s in self.snapshots
         ]
         if not self.snapshots:
-            self.inference = self.hypothesis = self.adversary = self.solver = None
+            self.inference = self.hypothesis = self.adversary = self.solver = self._row_shape = None
             return
         for network in (self.solver, self.hypothesis, self.adversary):
             if network is not None:
-                network.keep(torch.tensor(used, device=self.device))
+                self._keep(network, torch.tensor(used, device=self.device))
+                network.eval().requires_grad_(False)
 
     def save(self, path: str | Path) -> None:
         """Write `tensors.safetensors` and `state.json` into the folder `path`, atomically. No data are among them."""
@@ -762,64 +786,95 @@ class VariationalLearner:
             learner._restore(checkpoints.Folder(tensors), state, where)
         except CheckpointError:
             raise
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, OverflowError) as error:
             raise CheckpointError(
                 f"{where} is damaged or was saved with another backbone: {type(error).__name__}: {error}. Restore it from a copy."
             ) from error
         return learner
 
     def _restore(self, tensors: checkpoints.Folder, state: dict[str, Any], where: str) -> None:
+        """All that `save` wrote, each part checked against the others: what loads will not fail later."""
         config = self.config
         tensors = tensors.to(self.device)
-        self._classes = [as_label(label) for label in state["classes"]]
-        if len({type(label) for label in self._classes}) > 1 or len(set(self._classes)) != len(self._classes):
-            raise CheckpointError(f"{where} is damaged: its classes are {self._classes}.")
-        self._row_shape = None if state["row_shape"] is None else tuple(int(size) for size in state["row_shape"])
-        self._lessons = int(state["lessons"])
+        self._classes = [as_label(label) for label in as_labels(state["classes"])]
+        if len(set(self._classes)) < len(self._classes):
+            raise ValueError(f"a class stands twice in {self._classes}")
+        if state["row_shape"] is not None:
+            self._row_shape = tuple(whole(size) for size in state["row_shape"])
+        self._lessons = whole(state["lessons"])
         self._waiting = WaitingRoom.from_json(state["queued"], where)
+        names = [text(entry["name"]) for entry in [*state["environments"], *([state["lesson"]] if state["lesson"] else [])]]
+        if len(set(names)) < len(names):
+            raise ValueError(f"an environment stands twice in {names}")
+
         self.inference = self._restored_inference(tensors.folder("inference"))
         self.solver, self.hypothesis, self.adversary = (
             self._restored_classifier(tensors.folder(name)) for name in ("solver", "hypothesis", "adversary")
         )
-        for i, entry in enumerate(state["environments"]):
-            kept = tensors.folder(f"snapshots.{i}")
-            classes = torch.tensor([int(c) for c in entry["classes"]], device=self.device)
-            if not ((0 <= classes) & (classes < len(self._classes))).all():
-                raise CheckpointError(f"{where} is damaged: environment {entry['name']!r} has classes it does not know.")
-            inference = self._restored_inference(kept.folder("inference"))
-            decode = inference.decode if inference else self._restored_decoder(kept.folder("decode"))
-            f = self._restored_classifier(kept.folder("hypothesis"))
-            generate = None
-            if decode is not None and f is not None:
-                generate = FeatureGenerator(decode, f, kept.get("prior_means"), config.hard_labels)
-            memory = Replay(kept["memory.h"], kept["memory.labels"]) if "memory.h" in kept else None
-            self.snapshots.append(Snapshot(str(entry["name"]), classes, inference, generate, memory))
-        if state["lesson"] is not None:
+        self.snapshots = [
+            self._restored_snapshot(tensors.folder(f"snapshots.{i}"), e) for i, e in enumerate(state["environments"])
+        ]
+        if names and self._answering().classes != len(self._classes):
+            raise ValueError(f"it answers {self._answering().classes} classes, not the {len(self._classes)} it names")
+        if self.snapshots and config.snapshot != "full" and self.inference is None:
+            raise ValueError("no inference module for queries to pass through")
+        if state["lesson"]:
             self._lesson = self._restored_lesson(tensors.folder("lesson"), state["lesson"])
 
+    def _restored_snapshot(self, tensors: checkpoints.Folder, entry: dict[str, Any]) -> Snapshot:
+        config = self.config
+        classes = places(entry["classes"], below=len(self._classes))
+        inference = generate = memory = None
+        if config.snapshot == "full":
+            inference = self._restored_inference(tensors.folder("inference"))
+            decode = None if inference is None else inference.decode
+        else:
+            decode = self._restored_decoder(tensors.folder("decode"))
+        if config.snapshot != "none":
+            f = self._restored_classifier(tensors.folder("hypothesis"))
+            if decode is None or f is None or f.classes != len(classes):
+                raise ValueError(f"no decoder or no f of {len(classes)} classes was kept of {entry['name']!r}")
+            means = tensors.numbers("prior_means", len(classes), config.latent) if config.conditioning == "class_prior" else None
+            generate = FeatureGenerator(decode, f, means, config.hard_labels)
+        if config.replay == "memory":
+            rows = len(tensors["memory.h"])
+            memory = Replay(
+                tensors.numbers("memory.h", rows, config.features), tensors.numbers("memory.labels", rows, len(classes))
+            )
+        return Snapshot(entry["name"], torch.tensor(classes, device=self.device), inference, generate, memory)
+
     def _restored_lesson(self, tensors: checkpoints.Folder, entry: dict[str, Any]) -> Lesson:
-        means = nn.Parameter(tensors["prior_means"])
+        config = self.config
+        classes = places(entry["classes"], below=len(self._classes))
+        told_apart = len(classes) if config.task_confusion else len(self._classes)
+        for network in (self.hypothesis, self.adversary):
+            if network is None or self.inference is None or network.classes != told_apart:
+                raise ValueError(f"the networks of the lesson {entry['name']!r} are missing or of other classes")
+        means = nn.Parameter(tensors.numbers("prior_means", len(classes), config.latent))
         adam, sgd = self._optimisers(means)
         for optimiser, name in ((adam, "adam"), (sgd, "sgd")):
             checkpoints.restore_optimiser(optimiser, tensors.folder(name))
         return Lesson(
-            None,
-            str(entry["name"]),
-            str(entry["digest"]),
-            int(entry["number"]),
-            torch.tensor([int(c) for c in entry["classes"]], device=self.device),
-            [as_label(label) for label in entry["returning"]],
-            means,
-            adam,
-            sgd,
-            int(entry["step"]),
+            environment=None,
+            name=entry["name"],
+            digest=text(entry["digest"]),
+            number=whole(entry["number"], below=self._lessons),
+            classes=torch.tensor(classes, device=self.device),
+            returning=[as_label(label) for label in as_labels(entry["returning"])],
+            prior_means=means,
+            adam=adam,
+            sgd=sgd,
+            step=whole(entry["step"], below=config.warm_up + config.steps + 1),
         )
 
     def _restored_inference(self, tensors: checkpoints.Folder) -> InferenceModule | None:
         if not tensors:
             return None
         inputs = tensors["encode.to_posterior.weight"].shape[1]
-        backbone = None if self._backbone is None else self._backbone()
+        if self._backbone is None and self._row_shape != (inputs,):
+            raise ValueError(f"rows of shape {self._row_shape} do not fit {inputs} inputs")
+        with initialised_from(self.config.seed):
+            backbone = None if self._backbone is None else self._backbone().to(self.device)
         with torch.device("meta"):
             module = InferenceModule(inputs, self.config.latent, self.config.features, backbone)
         return tensors.into(module)
@@ -868,6 +923,13 @@ class VariationalLearner:
     def _networks(self) -> tuple[InferenceModule, TwoLayerClassifier, TwoLayerClassifier]:
         assert self.inference is not None and self.hypothesis is not None and self.adversary is not None
         return self.inference, self.hypothesis, self.adversary
+
+
+def _tensor(x: Rows, device: torch.device) -> Tensor:
+    """Rows on the device; on a CPU without a copy, since nothing here writes to them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(x).to(device)
 
 
 def _features_of(backbone: nn.Module, x: Rows) -> int:

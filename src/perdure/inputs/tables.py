@@ -10,6 +10,7 @@ import difflib
 import os
 import re
 import zipfile
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,17 +57,19 @@ def read_table(path: Path, *, label: str | None = None, leave_out: Collection[st
 
     Columns in `leave_out` are never read. With `like`, the features must be those, in any order.
     """
-    suffix = _suffix(path, READABLE, "reads")
-    if not path.is_file():
-        raise InputError(f"{path} is a folder, not a table." if path.is_dir() else f"{path} does not exist.")
+    suffix = check_readable(path)
     try:
-        if path.stat().st_size == 0:
-            raise InputError(f"{path} is empty.")
         if suffix == ".npz":
             return _read_npz(path, label, leave_out, like)
         return _read_columns(path, suffix, label, leave_out, like)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {_reason(error)}") from error
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, csv.Error) as error:
+        # Arrow's own errors are among these; those of the system alone have a number.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+        kind = {".npz": "NPZ", ".csv": "CSV", ".tsv": "TSV"}.get(suffix, "Parquet")
+        raise InputError(f"{path} is not a sound {kind} file: {_reason(error)}.") from error
 
 
 def write_table(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
@@ -79,6 +82,16 @@ def write_table(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
 
         with replacing(path) as file:
             parquet.write_table(_arrow_table(columns), file)
+
+
+def check_readable(path: Path) -> str:
+    """The suffix of a file that `read_table` could read, or a sentence that says why it could not."""
+    suffix = _suffix(path, READABLE, "reads")
+    if not path.is_file():
+        raise InputError(f"{path} is a folder, not a table." if path.is_dir() else f"{path} does not exist.")
+    if path.stat().st_size == 0:
+        raise InputError(f"{path} is empty.")
+    return suffix
 
 
 def check_writable(path: Path) -> str:
@@ -125,23 +138,21 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _read_npz(path: Path, label: str | None, leave_out: Collection[str], like: Features | None) -> Table:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            keys = [key for key in ("X", "x") if key in arrays.files]
-            if len(keys) != 1:
-                raise InputError(
-                    f'{path} must hold its features under one of the keys "X" and "x"; it has {_some(arrays.files)}.'
-                )
-            if label is not None and label not in arrays.files:
-                raise InputError(f"{path} has no key {_quoted(label)} to read labels from; it has {_some(arrays.files)}.")
+    if not zipfile.is_zipfile(path):
+        raise zipfile.BadZipFile("it is cut off or something else")
+    with np.load(path, allow_pickle=False) as arrays:
+        keys = [key for key in ("X", "x") if key in arrays.files]
+        if len(keys) != 1:
+            raise InputError(f'{path} must hold its features under one of the keys "X" and "x"; it has {_some(arrays.files)}.')
+        if label is not None and label not in arrays.files:
+            raise InputError(f"{path} has no key {_quoted(label)} to read labels from; it has {_some(arrays.files)}.")
+        try:
             x, y = arrays[keys[0]], None if label is None else arrays[label]
-            left_out = tuple(key for key in arrays.files if key in leave_out and key != label)
-    except InputError:
-        raise
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        if "allow_pickle" in str(error):
+        except ValueError as error:
+            if "allow_pickle" not in str(error):
+                raise
             raise InputError(f"{path} holds Python objects, which are never loaded; save plain arrays of numbers.") from error
-        raise InputError(f"{path} is not a sound NPZ file: {_reason(error)}") from error
+        left_out = tuple(key for key in arrays.files if key in leave_out and key != label)
     if x.ndim != 2 or x.dtype.kind not in "fiub":
         raise InputError(f"{path}: {_quoted(keys[0])} must be a table of numbers, got shape {x.shape} of {x.dtype}.")
     if 0 in x.shape:
@@ -157,26 +168,18 @@ def _read_npz(path: Path, label: str | None, leave_out: Collection[str], like: F
 
 
 def _read_columns(path: Path, suffix: str, label: str | None, leave_out: Collection[str], like: Features | None) -> Table:
-    try:
-        import pyarrow as pa
-    except ImportError as error:
-        raise InputError("Reading CSV and Parquet needs pyarrow: `pip install pyarrow`.") from error
-    try:
-        names = _csv_names(path, suffix) if suffix in (".csv", ".tsv") else _parquet_names(path)
-        left_out = tuple(name for name in names if name in leave_out and name != label)
-        features = _feature_columns(path, names, label, left_out, like)
-        wanted = [*features, *([] if label is None else [label])]
-        if suffix in (".csv", ".tsv"):
-            rows, schema, batches = _csv_batches(path, suffix, wanted, label)
-        else:
-            rows, schema, batches = _parquet_batches(path, wanted)
-        if rows == 0:
-            raise InputError(f"{path} has columns but no rows.")
-        _refuse_text(path, features, schema, batches)
-        x, y = _fill(path, features, label, rows, batches)
-    except pa.ArrowException as error:
-        kind = "CSV" if suffix in (".csv", ".tsv") else "Parquet"
-        raise InputError(f"{path} is not a sound {kind} file: {_reason(error)}") from error
+    names = _csv_names(path, suffix) if suffix in (".csv", ".tsv") else _parquet_names(path)
+    left_out = tuple(name for name in names if name in leave_out and name != label)
+    features = _feature_columns(path, names, label, left_out, like)
+    wanted = [*features, *([] if label is None else [label])]
+    if suffix in (".csv", ".tsv"):
+        rows, schema, batches = _csv_batches(path, suffix, wanted, label)
+    else:
+        rows, schema, batches = _parquet_batches(path, wanted)
+    if rows == 0:
+        raise InputError(f"{path} has columns but no rows.")
+    _refuse_text(path, features, schema, batches)
+    x, y = _fill(path, features, label, rows, batches)
     if y is not None and label is not None:
         if suffix in (".csv", ".tsv"):
             y = _numbers_as_numbers(y)
@@ -191,8 +194,9 @@ def _feature_columns(
 ) -> list[str]:
     """Which columns to read as features, in which order."""
     if label is not None and label not in names:
-        close = difflib.get_close_matches(label, names, n=1)
-        hint = f" Did you mean {_quoted(close[0])}?" if close else ""
+        plain = {name.strip().lower(): name for name in names}
+        close = difflib.get_close_matches(label.strip().lower(), plain, n=1)
+        hint = f" Did you mean {_quoted(plain[close[0]])}?" if close else ""
         raise InputError(f"{path} has no label column {_quoted(label)}; it has {_some(names)}.{hint}")
     features = [name for name in names if name != label and name not in left_out]
     if "" in features:
@@ -225,11 +229,10 @@ def _feature_columns(
 
 
 def _csv_names(path: Path, suffix: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            names = next(csv.reader(file, delimiter=_delimiter(suffix)), [])
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} is not a sound CSV file: {_reason(error)}; save it as UTF-8.") from error
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        names = next(csv.reader(file, delimiter=_delimiter(suffix)), [])
+    if any("\udc80" <= letter <= "\udcff" for name in names for letter in name):
+        raise InputError(f"{path} names its columns in another encoding than UTF-8; save it as UTF-8.")
     if not names:
         raise InputError(f"{path} must start with a line that names its columns; its first line is blank.")
     if len(names) == 1 and (other := re.search(r"[;\t|,]", names[0])):
@@ -422,5 +425,5 @@ def _ignoring(names: Sequence[str]) -> str:
 
 
 def _reason(error: Exception) -> str:
-    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    return text.splitlines()[0].removesuffix(".")
+    first = (str(error).splitlines() or [""])[0].strip("'\". ")
+    return "".join(letter for letter in first if letter.isprintable()) or type(error).__name__

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import NDArray
 
 from perdure.errors import InputError
 from perdure.streams import Answers, Environment, Query, Scenario, Support
@@ -23,7 +24,7 @@ TYPEFACES = (
     *("STIXGeneral", "STIXGeneralItalic", "STIXGeneralBol", "STIXGeneralBolIta"),
     *("cmr10", "cmb10", "cmss10", "cmtt10", "cmti10", "cmmi10"),
 )
-"""Of the fonts that matplotlib ships, those that draw all ten digits. Named, because others claim to and draw boxes or ornaments."""
+"""Those of matplotlib's fonts that draw all ten digits. Named, because others claim to and draw boxes or ornaments."""
 
 _BOX, _CELLS = 32, 8
 _FINE = 4  # each of the 32 x 32 pixels is drawn as 4 x 4
@@ -69,12 +70,12 @@ def _printed(
 
 def glyph(typeface: str, digit: int) -> Float[np.ndarray, "height width"]:
     """One digit, large and cut to its edges; 1 is ink."""
-    import matplotlib
+    import matplotlib as mpl
     from PIL import Image, ImageDraw, ImageFont
 
-    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{typeface}.ttf"
+    path = Path(mpl.get_data_path()) / "fonts" / "ttf" / f"{typeface}.ttf"
     if not path.exists():
-        raise InputError(f"This matplotlib ({matplotlib.__version__}) does not ship the typeface {typeface}; expected {path}.")
+        raise InputError(f"This matplotlib ({mpl.__version__}) does not ship the typeface {typeface}; expected {path}.")
     # The basic layout, because the other one depends on what is installed.
     font = ImageFont.truetype(str(path), 96, layout_engine=ImageFont.Layout.BASIC)
     left, top, right, bottom = (round(edge) for edge in font.getbbox(str(digit)))
@@ -104,4 +105,5 @@ def printed(ink: Float[np.ndarray, "height width"], rng: np.random.Generator) ->
     page = image.transform((fine, fine), Image.Transform.AFFINE, affine, Image.Resampling.BILINEAR)
     cell = fine // _CELLS
     inked = np.asarray(page, dtype=np.float64).reshape(_CELLS, cell, _CELLS, cell).mean(axis=(1, 3)) / 255
-    return np.round(16 * (paper + (1 - paper) * faded * inked))
+    cells: NDArray[np.float64] = np.round(16 * (paper + (1 - paper) * faded * inked))
+    return cells

@@ -1,0 +1,878 @@
+"""The command line: what a person types, what comes back, and what is left on disk."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+from sklearn.datasets import load_digits
+
+from perdure import Environment, Query, Support, VariationalConfig, VariationalLearner, home
+from perdure.cli import main
+
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "command-line.md"
+NAMES = [f"pixel_{i}" for i in range(64)]
+SMALL = ["--steps", "40", "--warm-up", "20", "--latent", "8", "--features", "16", "--width", "16", "--batch", "16"]
+LONG = ["--steps", "1200", "--warm-up", "0", "--latent", "4", "--features", "8", "--width", "8", "--batch", "8"]
+
+
+class Result(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The one object on stdout."""
+        assert self.out.count("\n") == 1, self.out
+        content: dict[str, Any] = json.loads(self.out)
+        return content
+
+
+Run = Callable[..., Result]
+Files = dict[str, Path]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Types a command."""
+
+    def type_in(*words: object) -> Result:
+        code = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return Result(code, out, err)
+
+    return type_in
+
+
+def rows_of(classes: tuple[int, ...], part: slice) -> tuple[np.ndarray, np.ndarray]:
+    digits = load_digits()
+    chosen = np.flatnonzero(np.isin(digits.target, classes))[part]
+    return digits.data[chosen].astype(np.float32), np.array([f"digit {label}" for label in digits.target[chosen]])
+
+
+def table(x: np.ndarray, y: np.ndarray | None = None, **more: Any) -> pa.Table:
+    return pa.table({**{name: x[:, i] for i, name in enumerate(NAMES)}, **({} if y is None else {"kind": y}), **more})
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    """Real digits as tables; the query of each pair is darker and its rows are others."""
+    folder = tmp_path_factory.mktemp("tables")
+    made: Files = {}
+    for letter, classes in (("a", (0, 1)), ("b", (2, 3))):
+        (x, y), (q, answers) = rows_of(classes, slice(0, 150)), rows_of(classes, slice(150, 300))
+        q = 0.5 * q + 3
+        csv.write_csv(table(x, y), folder / f"{letter}.csv")
+        parquet.write_table(table(x, y), folder / f"{letter}.parquet")
+        np.savez(folder / f"{letter}.npz", X=x, y=y)
+        parquet.write_table(table(q), folder / f"{letter}q.parquet")
+        csv.write_csv(table(q), folder / f"{letter}q.csv")
+        np.savez(folder / f"{letter}q.npz", x=q)
+        parquet.write_table(table(q, answers), folder / f"{letter}q_with_labels.parquet")
+        parquet.write_table(table(q).select(NAMES[::-1]), folder / f"{letter}q_turned.parquet")
+        parquet.write_table(table(q, id=[f"row {i}" for i in range(len(q))]), folder / f"{letter}q_with_id.parquet")
+    for path in folder.iterdir():
+        made[path.name] = path
+    return made
+
+
+@pytest.fixture(scope="session")
+def made_once(files: Files, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("homes") / "home"
+    words = ["--support", files["a.csv"], "--label-column", "kind", "--query", files["aq.parquet"]]
+    assert main([str(word) for word in ("learn", folder, *words, "--environment", "a", *SMALL)]) == 0
+    return folder
+
+
+@pytest.fixture
+def learned(made_once: Path, tmp_path: Path) -> Path:
+    """A home that knows environment a."""
+    return Path(shutil.copytree(made_once, tmp_path / "home"))
+
+
+def contents(folder: Path) -> dict[str, bytes] | None:
+    return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else None
+
+
+def learner_in(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in ("state.json", "tensors.safetensors")}
+
+
+def lesson(files: Files, letter: str, support: str = ".parquet", query: str = "q.parquet") -> list[object]:
+    return ["--support", files[letter + support], "--query", files[letter + query], "--environment", letter]
+
+
+# -- learning and answering -----------------------------------------------------------------------------------------------
+
+
+def test_tables_are_learned_and_answered(run: Run, files: Files, tmp_path: Path) -> None:
+    config = [*SMALL[2:], "--steps", "200"]
+    first = run("learn", tmp_path / "h", *lesson(files, "a"), "--label-column", "kind", *config)
+    assert first.code == 0, first.err
+    assert first.out == f'learned "a" in 220 steps. {tmp_path / "h"} knows environments a; classes digit 0, digit 1.\n'
+    second = run("learn", tmp_path / "h", *lesson(files, "b", ".csv", "q.csv"), "--label-column", "kind")
+    assert second.code == 0, second.err
+    for letter in "ab":
+        answers = run("predict", tmp_path / "h", files[f"{letter}q.parquet"], "--environment", letter)
+        truth = parquet.read_table(files[f"{letter}q_with_labels.parquet"])["kind"].to_pylist()
+        header, *given = answers.out.splitlines()
+        assert header == "prediction"
+        assert len(given) == len(truth)
+        assert np.mean([one == other for one, other in zip(given, truth, strict=True)]) > 0.85
+
+
+def test_the_commands_do_what_the_library_does(run: Run, files: Files, learned: Path, tmp_path: Path) -> None:
+    (x, y), (q, _) = rows_of((0, 1), slice(0, 150)), rows_of((0, 1), slice(150, 300))
+    config = VariationalConfig(steps=40, warm_up=20, latent=8, features=16, width=16, batch=16)
+    learner = VariationalLearner(config)
+    q = 0.5 * q + 3
+    learner.learn(Environment("a", Support(x, y), Query(q)), progress=False)
+    learner.save(tmp_path / "library")
+    assert learner_in(learned) == learner_in(tmp_path / "library")
+    run("predict", learned, files["aq.csv"], "--proba", "-o", tmp_path / "out.parquet")
+    out = parquet.read_table(tmp_path / "out.parquet")
+    assert out.column_names == ["prediction", "environment", "confidence", "probability_digit 0", "probability_digit 1"]
+    np.testing.assert_array_equal(out["prediction"].to_numpy(), learner.predict(q))
+    np.testing.assert_array_equal(out["probability_digit 1"].to_numpy(), learner.predict_proba(q)[:, 1])
+    np.testing.assert_array_equal(out["confidence"].to_numpy(), learner.inferred_environment(q).confidence)
+
+
+@pytest.mark.parametrize("support", [".csv", ".parquet", ".npz"])
+@pytest.mark.parametrize("query", ["q.parquet", "q.csv", "q.npz", "q_turned.parquet", "q_with_labels.parquet"])
+def test_the_same_numbers_teach_the_same_whatever_the_file(
+    run: Run, files: Files, learned: Path, tmp_path: Path, support: str, query: str
+) -> None:
+    label = [] if support == ".npz" else ["--label-column", "kind"]
+    extra = ["--label-column", "y", "--ignore-column", "kind"] if support == ".npz" and "labels" in query else label
+    result = run("learn", tmp_path / "other", *lesson(files, "a", support, query), *extra, *SMALL)
+    assert result.code == 0, result.err
+    if query == "q_turned.parquet" and support == ".npz":
+        assert "matched by their place" in result.err  # nothing else could tell that they are turned round
+    else:
+        assert learner_in(tmp_path / "other") == learner_in(learned)
+
+
+def test_labels_of_a_query_are_left_out_and_that_is_said(run: Run, files: Files, learned: Path) -> None:
+    path = files["bq_with_labels.parquet"]
+    sentence = f'note: {path}: "kind" holds labels; it is left out, neither a feature nor looked at.\n'
+    assert run("learn", learned, *lesson(files, "b", query="q_with_labels.parquet")).err == sentence
+    assert run("predict", learned, path, "--environment", "b").err == sentence
+
+
+def test_an_ignored_column_stays_ignored(run: Run, files: Files, tmp_path: Path) -> None:
+    learn = ["learn", tmp_path / "h", *lesson(files, "a", query="q_with_id.parquet"), "--label-column", "kind", *SMALL]
+    refused = run(*learn)
+    assert refused.code == 2
+    assert 'the column "id"' in refused.err
+    assert "`--ignore-column id`" in refused.err
+    assert run(*learn, "--ignore-column", "id").code == 0
+    assert run("predict", tmp_path / "h", files["aq_with_id.parquet"]).code == 0
+    typo = run("predict", tmp_path / "h", files["aq.parquet"], "--ignore-column", "ID")
+    assert (typo.code, typo.err) == (2, 'perdure: `--ignore-column ID`: no table has a column "ID".\n')
+    feature = run("learn", tmp_path / "h", *lesson(files, "b"), "--ignore-column", "pixel_3")
+    assert feature.code == 2
+    assert '"pixel_3" is a feature of what was learned before' in feature.err
+
+
+def test_a_class_that_comes_back_is_said_to_stay_one(run: Run, files: Files, learned: Path) -> None:
+    words = ["--support", files["a.parquet"], "--query", files["aq.parquet"], "--environment", "a again"]
+    result = run("learn", learned, *words)
+    assert "the class digit 0 came back: it stays one class, learned from both" in result.err
+    assert run("status", learned, "--json").json["classes"] == ["digit 0", "digit 1"]
+
+
+def test_settings_are_taken_once(run: Run, files: Files, learned: Path) -> None:
+    before = contents(learned)
+    other = run("learn", learned, *lesson(files, "b"), "--warm-up", "30")
+    assert other.code == 2
+    assert f"{learned} learns with --warm-up 20, as set at its first learn; got --warm-up 30." in other.err
+    assert contents(learned) == before
+    same = run("learn", learned, *lesson(files, "b"), "--warm-up", "20", "--json")
+    assert same.json["steps"] == 60
+
+
+# -- halves that wait -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["support", "query"])
+def test_halves_that_come_apart_teach_the_same(run: Run, files: Files, learned: Path, tmp_path: Path, first: str) -> None:
+    halves = {
+        "support": ["--support", files["a.csv"], "--label-column", "kind"],
+        "query": ["--query", files["aq_with_labels.parquet"], "--label-column", "kind"],
+    }
+    second = "query" if first == "support" else "support"
+    queued = run("learn", tmp_path / "h", *halves[first], "--environment", "a", *SMALL)
+    assert (queued.code, queued.out) == (0, f'"a" is queued: it waits for its {second}.\n')
+    waiting = run("status", tmp_path / "h", "--json").json["queued"]
+    assert waiting == [{"environment": "a", "missing": second, "files": {first: str(halves[first][1])}}]
+    asked = run("predict", tmp_path / "h", files["aq.parquet"], "--environment", "a")
+    assert asked.code == 3
+    assert run("learn", tmp_path / "h", *halves[second], "--environment", "a").code == 0
+    assert learner_in(tmp_path / "h") == learner_in(learned)
+    assert run("status", tmp_path / "h", "--json").json["queued"] == []
+
+
+def test_a_home_keeps_where_a_queued_file_is_and_nothing_of_it(run: Run, files: Files, tmp_path: Path) -> None:
+    run("learn", tmp_path / "h", "--support", files["a.csv"], "--label-column", "kind", "--environment", "a", *SMALL)
+    kept = contents(tmp_path / "h")
+    assert kept is not None
+    assert set(kept) == {"home.json", "state.json", "tensors.safetensors"}
+    assert all(len(data) < 4000 for data in kept.values())
+    assert b"digit 0" not in b"".join(kept.values())
+    pending = json.loads(kept["home.json"])["pending"]["a"]["support"]
+    assert pending["path"] == str(files["a.csv"])
+    assert re.fullmatch("[0-9a-f]{64}", pending["sha256"])
+
+
+@pytest.mark.parametrize("trouble", ["changed", "gone"])
+def test_a_queued_file_that_is_not_what_it_was_is_refused(
+    run: Run, files: Files, learned: Path, tmp_path: Path, trouble: str
+) -> None:
+    waiting = tmp_path / "b.parquet"
+    shutil.copy(files["b.parquet"], waiting)
+    assert run("learn", learned, "--support", waiting, "--environment", "b").code == 0
+    shutil.copy(files["a.parquet"], waiting) if trouble == "changed" else waiting.unlink()
+    before = contents(learned)
+    refused = run("learn", learned, "--query", files["bq.parquet"], "--environment", "b")
+    assert refused.code == 2
+    assert f'The support of "b" was {waiting}, which {"has changed" if trouble == "changed" else "is gone"}' in refused.err
+    assert contents(learned) == before
+    again = run("learn", learned, "--support", files["b.csv"], "--environment", "b")
+    assert (again.code, again.out) == (0, '"b" is queued: it waits for its query.\n')
+    assert run("learn", learned, "--query", files["bq.parquet"], "--environment", "b").code == 0
+
+
+def test_columns_are_free_until_something_is_made_of_them(run: Run, files: Files, tmp_path: Path) -> None:
+    queued = run("learn", tmp_path / "h", "--query", files["aq_with_id.parquet"], "--environment", "a", *SMALL)
+    assert queued.code == 2
+    odd = tmp_path / "odd.parquet"
+    parquet.write_table(table(*rows_of((0, 1), slice(0, 9)), odd=np.ones(9)), odd)
+    assert run("learn", tmp_path / "h", "--support", odd, "--label-column", "kind", "--environment", "a", *SMALL).code == 0
+    other = run("learn", tmp_path / "h", "--query", files["aq.parquet"], "--environment", "a")
+    assert other.code == 2
+    assert 'lacks the column "odd"' in other.err
+    assert run("learn", tmp_path / "h", *lesson(files, "a")).code == 0
+
+
+# -- bad input ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken(files: Files, tmp_path: Path) -> Files:
+    """Files with one thing wrong."""
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    x, y = rows_of((2, 3), slice(0, 20))
+    hole = x.copy()
+    hole[6, 2] = np.nan
+    lines = files["b.csv"].read_text().splitlines()
+    texts = {
+        "empty.csv": "",
+        "header.csv": lines[0] + "\n",
+        "ragged.csv": "\n".join([*lines[:3], "1,2,3"]) + "\n",
+        "words.csv": "\n".join([*lines[:3], lines[3].replace(",", ",many,", 1).rsplit(",", 2)[0] + ',"digit 2"']) + "\n",
+        "broken.parquet": "PAR1 and then something else",
+        "table.xlsx": "x",
+    }
+    for name, content in texts.items():
+        (folder / name).write_text(content)
+    parquet.write_table(table(hole, y), folder / "nan.parquet")
+    parquet.write_table(table(x), folder / "unlabelled.parquet")
+    parquet.write_table(table(x[:1], y[:1]), folder / "one_row.parquet")
+    parquet.write_table(table(x, np.full(20, "digit 2")), folder / "one_class.parquet")
+    parquet.write_table(table(x, np.arange(20) % 2), folder / "numbers.parquet")
+    parquet.write_table(table(x, y).drop_columns(["pixel_5"]), folder / "narrow.parquet")
+    parquet.write_table(table(x, y, extra=x[:, 0]), folder / "wide.parquet")
+    np.savez(folder / "objects.npz", X=x.astype(object), y=y)
+    np.savez(folder / "narrow.npz", X=x[:, :9], y=y)
+    return {path.name: path for path in folder.iterdir()}
+
+
+BAD = [
+    ("none.csv", "does not exist"),
+    ("empty.csv", "is empty"),
+    ("header.csv", "has columns but no rows"),
+    ("ragged.csv", "is not a sound CSV file"),
+    ("words.csv", '"pixel_1" holds text ("many" in row 3)'),
+    ("broken.parquet", "is not a sound Parquet file"),
+    ("table.xlsx", 'not ".xlsx"'),
+    ("nan.parquet", 'column "pixel_2" has no value (or NaN) in row 7'),
+    ("unlabelled.parquet", 'has no label column "kind"'),
+    ("one_row.parquet", "one single row"),
+    ("one_class.parquet", "holds one class only"),
+    ("narrow.parquet", 'lacks the column "pixel_5"'),
+    ("wide.parquet", 'has the column "extra"'),
+    ("objects.npz", "holds Python objects, which are never loaded"),
+    ("narrow.npz", "has 9 features a row where 64 are expected"),
+]
+
+
+@pytest.mark.parametrize("existing", [True, False], ids=["home", "no home"])
+@pytest.mark.parametrize(("name", "sentence"), BAD, ids=[name for name, _ in BAD])
+def test_bad_input_gets_one_sentence_and_changes_nothing(
+    run: Run, files: Files, broken: Files, learned: Path, tmp_path: Path, name: str, sentence: str, existing: bool
+) -> None:
+    if name in ("narrow.npz", "narrow.parquet", "wide.parquet") and not existing:
+        words: list[object] = ["--support", files["b.parquet"], "--query", broken[name]]
+    else:
+        words = ["--support", broken.get(name, tmp_path / name), "--query", files["bq.parquet"]]
+    folder = learned if existing else tmp_path / "new" / "home"
+    before = contents(folder)
+    label = [] if name.endswith("npz") else ["--label-column", "kind"]
+    result = run("learn", folder, *words, "--environment", "b", *label, *([] if existing else SMALL))
+    assert (result.code, result.out) == (2, "")
+    assert sentence in result.err
+    assert result.err.startswith("perdure: ")
+    assert result.err.count("\n") == 1
+    assert contents(folder) == before
+    assert existing or not (tmp_path / "new").exists()
+
+
+def test_labels_of_another_kind_are_refused(run: Run, files: Files, broken: Files, learned: Path) -> None:
+    before = contents(learned)
+    words = ["--support", broken["numbers.parquet"], "--query", files["bq.parquet"]]
+    result = run("learn", learned, *words, "--environment", "b")
+    assert result.code == 2
+    assert "use one kind throughout" in result.err
+    assert contents(learned) == before
+
+
+USAGE = [
+    (["learn", "HOME", "--environment", "b"], 'Learning "b" needs files: give `--support` and `--query`.'),
+    (["learn", "HOME", "--query", "bq.parquet"], "The following arguments are required: --environment."),
+    (
+        ["learn", "HOME", "--support", "b.csv", "--environment", "b", "--label-column", "pixel_1"],
+        '"pixel_1" is a feature of what',
+    ),
+    (["learn", "HOME", "--support", "a.csv", "--query", "aq.csv", "--environment", "a"], '"a" is learned already'),
+    (["learn", "HOME", "--query", "aq.csv", "--environment", " "], "An environment needs a name"),
+    (["learn", "HOME", "--steps", "0", "--environment", "b"], "Argument --steps: must be a whole number above zero, got '0'."),
+    (["learn", "HOME", "--gamma", "x", "--environment", "b"], "Argument --gamma: must be a number, got 'x'."),
+    (["learn", "NEW", "--query", "aq.csv", "--environment", "b", "--batch", "1"], "`batch` must be at least 2"),
+    (["learn", "NEW", "--query", "aq.csv", "--environment", "b", "--gamma", "-1"], "`gamma` must be positive, got -1.0."),
+    (["learn", "NEW", "--support", "a.csv", "--environment", "b"], "Which column of a.csv holds the labels? Name it with"),
+    (["learn", "NEW", "--query", "aq.csv", "--environment", "b", "--device", "abacus"], "`--device abacus` cannot be used here"),
+    (
+        ["learn", "TABLES", "--query", "aq.csv", "--environment", "b"],
+        "is not a perdure home: it has files in it, but no home.json",
+    ),
+    (["learn", "a.csv", "--query", "aq.csv", "--environment", "b"], "a.csv is a file, not the folder of a perdure home"),
+    (["predict", "HOME", "aq.csv", "--environment", "z"], "No environment is called \"z\". Learned so far: ['a']."),
+    (["predict", "HOME", "none.csv"], "none.csv does not exist."),
+    (["predict", "NEW", "aq.csv"], "There is no home at NEW; begin one with `perdure learn NEW …`."),
+    (["predict", "TABLES", "aq.csv"], "is not a perdure home"),
+    (["predict", "HOME", "aq.csv", "-o", "out.xlsx"], 'perdure writes .parquet, .pq, .csv, not ".xlsx".'),
+    (["predict", "HOME", "aq.csv", "-o", "none/out.csv"], "The folder of none/out.csv does not exist"),
+    (["predict", "HOME", "aq.csv", "-o", "aq.csv"], "aq.csv is the table to answer"),
+    (["status", "NEW"], "There is no home at NEW"),
+    (["status"], "The following arguments are required: HOME. `perdure status --help` shows how."),
+    (["forget", "HOME", "z"], "No environment is called \"z\". HOME knows ['a']."),
+    (["forget", "NEW", "z"], "There is no home at NEW"),
+    (["unlearn", "HOME"], "invalid choice: 'unlearn'"),
+    ([], "The following arguments are required: COMMAND."),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), USAGE, ids=[" ".join(words) for words, _ in USAGE])
+def test_bad_usage_gets_one_sentence_and_changes_nothing(
+    run: Run, files: Files, learned: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], sentence: str
+) -> None:
+    learned.rename(learned.parent / "HOME")
+    monkeypatch.chdir(learned.parent)
+    Path("TABLES").mkdir()
+    for name in ("a.csv", "b.csv", "aq.csv", "bq.parquet"):
+        shutil.copy(files[name], name)
+        shutil.copy(files[name], Path("TABLES") / name)
+    before = {str(path): path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    result = run(*words)
+    assert (result.code, result.out) == (2, "")
+    assert sentence in result.err
+    assert result.err.count("\n") == 1
+    assert "Traceback" not in result.err
+    assert {str(path): path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+    assert not Path("NEW").exists()
+
+
+def test_a_python_hint_is_said_in_shell_words(run: Run, files: Files, learned: Path) -> None:
+    result = run("learn", learned, *lesson(files, "a"))
+    assert f"`perdure forget {learned} a`" in result.err
+    assert 'forget("' not in result.err
+
+
+def test_debug_shows_where_an_error_comes_from(run: Run, learned: Path, tmp_path: Path) -> None:
+    assert "Traceback" not in run("predict", learned, tmp_path / "none.csv").err
+    for words in (["predict", "--debug", learned, tmp_path / "none.csv"], ["--debug", "predict", learned, tmp_path / "none.csv"]):
+        result = run(*words)
+        assert result.code == 2
+        assert "Traceback" in result.err
+        assert result.err.splitlines()[-1] == f"perdure: {tmp_path / 'none.csv'} does not exist."
+
+
+def test_the_unexpected_is_called_that(run: Run, learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: object) -> None:
+        raise ZeroDivisionError("nobody thought of this")
+
+    monkeypatch.setattr(home, "status", fails)
+    result = run("status", learned)
+    assert result.code == 1
+    assert "something unexpected: ZeroDivisionError: nobody thought of this" in result.err
+    assert "Traceback" not in result.err
+
+
+# -- damage, disks, other processes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tensors.safetensors", None),
+        ("tensors.safetensors", b"short"),
+        ("state.json", b"{"),
+        ("home.json", b"not json"),
+        ("home.json", b"[]"),
+        ("home.json", b'{"format": 99}'),
+        (
+            "home.json",
+            b'{"format": 1, "features": {"width": 3, "names": ["a"]}, "label_columns": [], "ignored": [], "pending": {}}',
+        ),
+        ("home.json", b'{"format": 1, "features": null, "label_columns": "kind", "ignored": [], "pending": {}}'),
+        ("home.json", b'{"format": 1, "features": null, "label_columns": [], "ignored": [], "pending": {"a": {"half": {}}}}'),
+    ],
+)
+@pytest.mark.parametrize("command", ["status", "predict", "learn", "forget"])
+def test_a_damaged_home_is_called_damaged_and_left_alone(
+    run: Run, files: Files, learned: Path, name: str, content: bytes | None, command: str
+) -> None:
+    (learned / name).unlink() if content is None else (learned / name).write_bytes(content)
+    before = contents(learned)
+    more = {"status": [], "predict": [files["aq.csv"]], "learn": lesson(files, "b"), "forget": ["a"]}[command]
+    result = run(command, learned, *more)
+    assert (result.code, result.out) == (4, "")
+    assert name in result.err
+    assert result.err.count("\n") == 1
+    assert contents(learned) == before
+
+
+@pytest.mark.parametrize("name", ["home.json", "state.json"])
+def test_a_home_that_cannot_be_read_is_not_called_damaged(run: Run, learned: Path, name: str) -> None:
+    (learned / name).unlink()
+    (learned / name).mkdir()  # root may read anything but this
+    result = run("status", learned)
+    assert result.code == 5
+    assert str(learned / name) in result.err
+    assert "Is a directory" in result.err
+
+
+@contextmanager
+def disk_with_room_for(size: int) -> Iterator[None]:
+    """No file may grow beyond `size`: the system then refuses to write, as it does when a disk is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("existing", [True, False], ids=["home", "no home"])
+@pytest.mark.parametrize("room", [10, 3000], ids=["for nothing", "for home.json"])
+def test_a_full_disk_loses_nothing(run: Run, files: Files, learned: Path, tmp_path: Path, existing: bool, room: int) -> None:
+    folder = learned if existing else tmp_path / "new"
+    before = contents(folder)
+    words = ["learn", folder, *lesson(files, "b"), "--label-column", "kind", *([] if existing else SMALL)]
+    with disk_with_room_for(room):
+        result = run(*words)
+    assert (result.code, result.out) == (5, "")
+    assert "File too large" in result.err
+    assert "untouched" in result.err
+    assert result.err.count("\n") == 1
+    assert contents(folder) == before
+    assert run(*words).code == 0
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.parquet"])
+def test_a_full_disk_leaves_the_last_answers(run: Run, files: Files, learned: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out" / name
+    out.parent.mkdir()
+    out.write_text("before")
+    with disk_with_room_for(10):
+        result = run("predict", learned, files["aq.csv"], "-o", out)
+    assert result.code == 5
+    assert "File too large" in result.err
+    assert contents(out.parent) == {name: b"before"}
+
+
+def test_a_disk_that_fails_after_a_checkpoint_keeps_the_checkpoint(
+    run: Run, files: Files, learned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, saves = VariationalLearner.save, []
+
+    def full_at_the_end(learner: VariationalLearner, path: Path) -> None:
+        saves.append(path)
+        if len(saves) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(learner, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(VariationalLearner, "save", full_at_the_end)
+        result = run("learn", learned, *lesson(files, "b"), "--checkpoint-every", "20")
+    assert (result.code, "No space left on device" in result.err) == (5, True)
+    assert run("status", learned, "--json").json["in_progress"] == {"environment": "b", "step": 40, "steps": 60}
+    assert run("learn", learned, "--environment", "b").code == 0
+
+
+# -- answers --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def both(run: Run, files: Files, learned: Path) -> Path:
+    """A home that knows environments a and b."""
+    assert run("learn", learned, *lesson(files, "b")).code == 0
+    return learned
+
+
+def test_answers_keep_the_order_of_the_rows(run: Run, files: Files, both: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(home, "ROWS_AT_ONCE", 37)
+    run("predict", both, files["aq.csv"], "--proba", "-o", tmp_path / "forth.parquet")
+    rows = parquet.read_table(files["aq.parquet"])
+    parquet.write_table(rows.take(np.arange(len(rows))[::-1]), tmp_path / "turned.parquet")
+    run("predict", both, tmp_path / "turned.parquet", "--proba", "-o", tmp_path / "back.parquet")
+    forth, back = (
+        parquet.read_table(tmp_path / name).to_pandas if False else parquet.read_table(tmp_path / name)
+        for name in ("forth.parquet", "back.parquet")
+    )
+    assert len(forth) == len(rows)
+    for name in forth.column_names:
+        one, other = forth[name].to_numpy(), back[name].to_numpy()[::-1]
+        if one.dtype.kind == "f":
+            np.testing.assert_allclose(one, other, rtol=1e-5)
+        else:
+            np.testing.assert_array_equal(one, other)
+
+
+def test_probabilities_have_a_column_for_every_class(run: Run, files: Files, both: Path) -> None:
+    for more, first in (["--environment", "b"], ["prediction"]), ([], ["prediction", "environment", "confidence"]):
+        result = run("predict", both, files["bq.parquet"], "--proba", *more)
+        read = csv.read_csv(io.BytesIO(result.out.encode()))
+        assert read.column_names == [*first, *(f"probability_digit {i}" for i in range(4))]
+        probabilities = np.stack([read[f"probability_digit {i}"].to_numpy() for i in range(4)], axis=1)
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+        assert [f"digit {i}" for i in probabilities.argmax(axis=1)] == read["prediction"].to_pylist()
+
+
+def test_predict_changes_nothing(run: Run, files: Files, both: Path) -> None:
+    before = contents(both)
+    assert run("predict", both, files["bq.parquet"], "--proba").code == 0
+    assert run("status", both).code == 0
+    assert contents(both) == before
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(files: Files, both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with monkeypatch.context() as patched, os.fdopen(writing, "w") as stdout:
+        patched.setattr(sys, "stdout", stdout)
+        assert main(["predict", str(both), str(files["bq.parquet"])]) == 141
+
+
+def test_a_learner_saved_from_python_is_a_home(run: Run, files: Files, tmp_path: Path) -> None:
+    (x, y), (q, _) = rows_of((0, 1), slice(0, 150)), rows_of((0, 1), slice(150, 300))
+    learner = VariationalLearner(VariationalConfig(steps=5, warm_up=5, latent=8, features=16, width=16))
+    learner.learn(Environment("a", Support(x, y), Query(q)), progress=False)
+    learner.save(tmp_path / "h")
+    answers = run("predict", tmp_path / "h", files["aq.csv"], "--environment", "a")
+    assert answers.out.splitlines()[1:] == learner.predict(0.5 * q + 3, "a").tolist()
+    assert run("learn", tmp_path / "h", *lesson(files, "b"), "--label-column", "kind").code == 0
+    assert run("status", tmp_path / "h", "--json").json["environments"] == ["a", "b"]
+
+
+# -- status and forget ----------------------------------------------------------------------------------------------------
+
+
+def test_status_tells_what_a_home_holds(run: Run, files: Files, learned: Path) -> None:
+    run("learn", learned, "--query", files["bq.parquet"], "--environment", "b")
+    text, content = run("status", learned), run("status", learned, "--json").json
+    learner = VariationalLearner.load(learned)
+    assert content["environments"] == ["a"]
+    assert content["classes"] == ["digit 0", "digit 1"]
+    assert content["queued"] == [{"environment": "b", "missing": "support", "files": {"query": str(files["bq.parquet"])}}]
+    assert content["in_progress"] is None
+    assert content["features"] == {"width": 64, "names": NAMES}
+    assert content["bytes_held"] == learner.bytes_held
+    assert content["config"]["warm_up"] == 20
+    assert text.out.splitlines()[:3] == [
+        "environments  a",
+        "classes       digit 0, digit 1",
+        f"queued        b waits for its support (query: {files['bq.parquet']})",
+    ]
+
+
+def test_what_is_forgotten_is_gone(run: Run, files: Files, both: Path) -> None:
+    result = run("forget", both, "a")
+    assert (result.code, result.out) == (
+        0,
+        f'forgot "a". {both} now knows environments b; classes digit 2, digit 3.\n',
+    )
+    assert run("predict", both, files["aq.parquet"], "--environment", "a").code == 2
+    assert run("learn", both, *lesson(files, "a")).code == 0
+
+
+def test_what_is_queued_can_be_forgotten(run: Run, files: Files, learned: Path) -> None:
+    before = contents(learned)
+    run("learn", learned, "--query", files["bq.parquet"], "--environment", "b")
+    assert contents(learned) != before
+    assert run("forget", learned, "b", "--json").json["environments"] == ["a"]
+    assert contents(learned) == before
+
+
+# -- for programs ---------------------------------------------------------------------------------------------------------
+
+
+def test_json_is_one_object_on_every_command(run: Run, files: Files, learned: Path, tmp_path: Path) -> None:
+    learn = run("learn", learned, *lesson(files, "b", query="q_with_labels.parquet"), "--json")
+    assert learn.err == ""
+    assert {key: learn.json[key] for key in ("environment", "state", "steps", "environments", "returning")} == {
+        "environment": "b",
+        "state": "learned",
+        "steps": 60,
+        "environments": ["a", "b"],
+        "returning": [],
+    }
+    assert "holds labels" in learn.json["notes"][0]
+    assert run("learn", learned, "--query", files["aq.csv"], "--environment", "c", "--json").json["missing"] == "support"
+    printed = run("predict", learned, files["aq.csv"], "--json").json
+    written = run("--json", "predict", learned, files["aq.csv"], "-o", tmp_path / "out.csv").json
+    assert printed["rows"] == written["rows"] == len(printed["columns"]["prediction"]) == 150
+    assert sum(written["classes"].values()) == sum(written["environments"].values()) == 150
+    assert run("status", learned, "--json").json["environments"] == ["a", "b"]
+    assert run("forget", learned, "a", "--json").json["forgotten"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "code"),
+    [
+        (["predict", "HOME", "none.csv"], "InputError", 2),
+        (["predict", "HOME"], "InputError", 2),
+        (["predict", "HOME", "a.csv", "--environment", "z"], "UnknownEnvironment", 2),
+        (["status", "NEW"], "InputError", 2),
+    ],
+)
+def test_json_tells_of_errors_too(
+    run: Run, files: Files, learned: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], kind: str, code: int
+) -> None:
+    learned.rename(learned.parent / "HOME")
+    monkeypatch.chdir(learned.parent)
+    shutil.copy(files["a.csv"], "a.csv")
+    result = run(*words, "--json")
+    assert result.code == code
+    error = result.json["error"]
+    assert (error["kind"], error["exit_code"]) == (kind, code)
+    assert result.err == f"perdure: {error['message']}\n"
+
+
+def test_help_teaches_the_commands_and_the_page_names_every_option(run: Run) -> None:
+    page = DOCS.read_text(encoding="utf-8")
+    for command in ("", "learn", "predict", "status", "forget", "demo"):
+        with pytest.raises(SystemExit) as stop:
+            main([*command.split(), "--help"])
+        assert stop.value.code == 0
+    helps = {}
+    for command in ("", "learn", "predict", "status", "forget", "demo"):
+        completed = subprocess_help(command)
+        helps[command] = completed
+        for option in set(re.findall(r"--[a-z-]+", completed)):
+            assert f"`{option}" in page, f"{option} is not explained in {DOCS.name}"
+    for code, meaning in re.findall(r"^  (\d+) +(.*)$", helps[""].split("exit codes:")[1], flags=re.MULTILINE):
+        assert f"| {code} | {meaning} |" in page
+    assert "perdure learn HOME --support" in helps[""]
+
+
+def subprocess_help(command: str) -> str:
+    from perdure.cli import parser
+
+    stdout = io.StringIO()
+    with pytest.raises(SystemExit), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "stdout", stdout)
+        parser().parse_args([*command.split(), "--help"])
+    return stdout.getvalue()
+
+
+# -- interrupted ----------------------------------------------------------------------------------------------------------
+
+
+class Running(NamedTuple):
+    """A long `perdure learn` in a process of its own."""
+
+    process: subprocess.Popen[str]
+    home: Path
+    command: list[str]
+
+
+@pytest.fixture
+def running(files: Files, tmp_path: Path) -> Iterator[Running]:
+    folder = tmp_path / "running"
+    words = ["learn", folder, *lesson(files, "a", ".csv"), "--label-column", "kind", *LONG, "--checkpoint-every", "25"]
+    command = [str(word) for word in words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "perdure.cli", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    for _ in range(6000):
+        if (folder / "state.json").exists() or process.poll() is not None:
+            break
+        time.sleep(0.01)
+    yield Running(process, folder, command)
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture(scope="session")
+def never_stopped(files: Files, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What learning without a stop leaves."""
+    folder = tmp_path_factory.mktemp("never") / "stopped"
+    words = ["learn", folder, *lesson(files, "a", ".csv"), "--label-column", "kind", *LONG]
+    assert main([str(word) for word in words]) == 0
+    content = contents(folder)
+    assert content is not None
+    return content
+
+
+def test_ctrl_c_leaves_a_state_that_the_same_command_continues(
+    run: Run, files: Files, running: Running, never_stopped: dict[str, bytes]
+) -> None:
+    busy = run("learn", running.home, *lesson(files, "b"))
+    assert busy.code == 5
+    assert f"{running.home} is being changed by another perdure (process {running.process.pid})." in busy.err
+    assert run("forget", running.home, "a").code == 5
+    running.process.send_signal(signal.SIGINT)
+    out, err = running.process.communicate(timeout=60)
+    assert running.process.returncode == 130, err
+    saved = run("status", running.home, "--json").json["in_progress"]
+    assert 25 <= saved["step"] < 1200
+    assert (saved["environment"], saved["steps"], out) == ("a", 1200, "")
+    command = "perdure " + " ".join(running.command)
+    assert (
+        err
+        == f'perdure: stopped; "a" is saved at step {saved["step"]} of 1200. To go on, run the same command again:\n  {command}\n'
+    )
+    early = run("predict", running.home, files["aq.csv"], "--environment", "a")
+    assert early.code == 3
+    other = run("learn", running.home, *lesson(files, "b"))
+    assert other.code == 2
+    assert '"a" is under way' in other.err
+    went_on = run(*running.command)
+    assert went_on.code == 0, went_on.err
+    assert contents(running.home) == never_stopped
+
+
+def test_a_killed_process_is_continued_to_the_same_bytes(run: Run, running: Running, never_stopped: dict[str, bytes]) -> None:
+    running.process.kill()
+    running.process.wait()
+    saved = run("status", running.home, "--json").json["in_progress"]
+    assert saved["step"] % 25 == 0
+    assert 25 <= saved["step"] < 1200
+    went_on = run("learn", running.home, "--environment", "a")  # the home knows its files
+    assert went_on.code == 0, went_on.err
+    assert contents(running.home) == never_stopped
+
+
+def test_other_data_do_not_continue_an_interrupted_environment(run: Run, files: Files, running: Running) -> None:
+    running.process.kill()
+    running.process.wait()
+    before = contents(running.home)
+    result = run("learn", running.home, *lesson(files, "b", ".csv")[:-1], "a")
+    assert result.code == 2
+    assert "begun with other data" in result.err
+    after = contents(running.home)
+    assert before is not None
+    assert after is not None
+    assert {**after, ".lock": b""} == {**before, ".lock": b""}
+
+
+def test_ctrl_c_before_the_first_step_leaves_nothing(
+    run: Run, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressed(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(home, "read_table", pressed)
+    result = run("learn", tmp_path / "h", *lesson(files, "a"), "--label-column", "kind")
+    assert result.code == 130
+    assert "nothing was learned" in result.err
+    assert not (tmp_path / "h").exists()
+
+
+def test_killed_before_the_first_checkpoint_begins_again(run: Run, files: Files, learned: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "h"
+    words = [*lesson(files, "a", ".csv"), "--label-column", "kind", *SMALL]
+    assert run("learn", folder, *words).code == 0
+    memory = home.Memory.read(folder)
+    halves: dict[Any, home.Source] = {
+        "support": home.Source.of(files["a.csv"], "kind"),
+        "query": home.Source.of(files["aq.parquet"], None),
+    }
+    for name in ("state.json", "tensors.safetensors"):
+        (folder / name).unlink()
+    home.Memory(memory.features, memory.label_columns, memory.ignored, {"a": halves}).write(folder)
+    assert "a stopped before its first save; learn it again" in run("status", folder).out
+    assert run("learn", folder, *words).code == 0
+    assert contents(folder) == contents(learned)
+
+
+def test_killed_after_the_last_step_is_done(run: Run, files: Files, learned: Path) -> None:
+    before = contents(learned)
+    memory = home.Memory.read(learned)
+    halves: dict[Any, home.Source] = {"query": home.Source.of(files["aq.parquet"], None)}
+    home.Memory(memory.features, memory.label_columns, memory.ignored, {"a": halves}).write(learned)
+    assert run("status", learned, "--json").json["queued"] == []
+    result = run("learn", learned, *lesson(files, "a", ".csv"))
+    assert (result.code, result.out) == (0, '"a" was already learned when the last run was killed.\n')
+    assert contents(learned) == before
+
+
+def test_the_lock_of_a_killed_process_holds_nobody_up(run: Run, files: Files, learned: Path) -> None:
+    (learned / ".lock").write_text("99999999")
+    assert run("learn", learned, "--query", files["bq.parquet"], "--environment", "b").code == 0
+    assert not (learned / ".lock").exists()
+
+
+# -- quiet ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_bar_is_shown_on_a_terminal_and_nowhere_else(
+    run: Run, files: Files, learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    assert run("learn", Path(shutil.copytree(learned, tmp_path / "quiet")), *lesson(files, "b")).err == ""
+    assert run("predict", learned, files["aq.csv"]).err == ""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    run("learn", learned, *lesson(files, "b"))
+    assert "60/60" in terminal.getvalue()
