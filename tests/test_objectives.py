@@ -194,6 +194,8 @@ def test_log_prob_of_any_other_class_is_exact_where_the_probability_has_no_room_
     assert_close(value, tensor([-1000.0, 0.0, 0.0]))
     value.sum().backward()  # d/dlogits = softmax over the others - softmax over all
     assert_close(logits.grad, tensor([[-1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
+    far_below = tensor([[1000.0, -1000.0, -1000.0]])  # log(2 e^-1000 / e^1000)
+    assert_close(log_prob_of_any_other_class(far_below, tensor([0])), tensor([-2000.0 + log(2)]))
 
 
 def test_log_prob_of_any_other_class_keeps_small_probabilities() -> None:

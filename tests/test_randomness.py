@@ -110,10 +110,16 @@ def test_streams_seeds_and_lessons_are_shuffled_apart() -> None:
     assert len(set(drawn)) == len(drawn)
 
 
-def test_only_the_passes_in_use_are_kept() -> None:
-    batches = Batches(10, 3, 0, Use.SUPPORT_ORDER)
+@pytest.mark.parametrize(("rows", "batch", "most"), [(10, 3, 2), (7, 7, 1), (3, 10, 5)])
+def test_only_the_passes_in_use_are_kept(rows: int, batch: int, most: int) -> None:
+    batches = Batches(rows, batch, 0, Use.SUPPORT_ORDER)
     held = []
     for step in range(100):
         batches(step)
         held.append(len(batches._passes))
-    assert max(held) == 2
+    assert max(held) == most
+
+
+def test_rows_are_numbered_on_the_device_asked_for() -> None:
+    assert Batches(10, 3, 0, Use.SUPPORT_ORDER, device="meta")(0).device == torch.device("meta")
+    assert Batches(10, 3, 0, Use.SUPPORT_ORDER)(0).device == torch.device("cpu")

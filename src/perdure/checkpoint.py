@@ -143,7 +143,7 @@ def places(values: Any, *, below: int) -> list[int]:
     return found
 
 
-def text(value: Any) -> str:
+def word(value: Any) -> str:
     """A string, as JSON should hold it."""
     if not isinstance(value, str):
         raise ValueError(f"expected a string, got {value!r}")

@@ -374,7 +374,8 @@ def _explained(error: BaseException, arguments: Sequence[str]) -> tuple[int, str
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return BLOCKED, f"{where}{error.strerror or error}. Nothing was lost: what was saved before is untouched."
-    return UNEXPECTED, f"something unexpected: {type(error).__name__}: {error}. Please report it; `--debug` shows where."
+    first = (str(error).splitlines() or [""])[0]
+    return UNEXPECTED, f"something unexpected: {type(error).__name__}: {first}. Please report it; `--debug` shows where."
 
 
 def _for_the_shell(error: Exception, arguments: Sequence[str]) -> str:

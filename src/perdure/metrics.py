@@ -22,7 +22,7 @@ def accuracy(predicted: Labels, truth: Labels) -> float:
     return float((predicted == truth).mean())
 
 
-def environment_inference_accuracy(inferred: NDArray[np.str_], environment: str) -> float:
+def environment_inference_accuracy(inferred: Labels, environment: str) -> float:
     """Fraction of the rows of one environment that were recognised as such."""
     return accuracy(inferred, np.full(len(inferred), environment))
 

@@ -10,6 +10,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from perdure import checkpoint as checkpoints
-from perdure.checkpoint import places, text, whole
 from perdure.errors import CheckpointError, InputError, NotSolvableYet, UnknownEnvironment
 from perdure.generative import FeatureGenerator, Rehearsal, Replay, ReplayKind, Snapshot
 from perdure.inference import Decoder, InferenceModule, Stream
@@ -209,7 +209,7 @@ class Learned:
 class InferredEnvironment:
     """Where each input seems to come from."""
 
-    names: NDArray[np.str_]
+    names: NDArray[Any]
     confidence: NDArray[np.float32]
     """Probability of the named one."""
     probabilities: Float[np.ndarray, "n environments"]
@@ -300,7 +300,7 @@ class VariationalLearner:
         rows = len(support.x)
         rng = generator(config.seed, Use.STEP, lesson.number, lesson.step, device=self.device)
 
-        with initialised_from(config.seed, lesson.number, lesson.step):  # should the backbone draw numbers (dropout)
+        with self._backbone_draws_from(lesson):
             posterior = inference.encode.both(support.x, query.x)
         h = inference.decode.both(posterior.sample(rng), rows)
         f = hypothesis(h)
@@ -535,6 +535,10 @@ class VariationalLearner:
             if network is not None:
                 network.train().requires_grad_(True)
 
+    def _backbone_draws_from(self, lesson: Lesson) -> AbstractContextManager[None]:
+        """A backbone with dropout draws from the global generator; let that be a function of the step, too."""
+        return nullcontext() if self._backbone is None else initialised_from(self.config.seed, lesson.number, lesson.step)
+
     def _replay(self, lesson: Lesson) -> Replay | None:
         return None if lesson.rehearsal is None else lesson.rehearsal(lesson.step - self.config.warm_up)
 
@@ -627,13 +631,13 @@ class VariationalLearner:
         held = {snapshot.environment: sum(tensor.nbytes for tensor in snapshot.tensors().values()) for snapshot in self.snapshots}
         return {**held, "(shared)": sum(tensor.nbytes for tensor in self._shared_tensors().values())}
 
-    def predict(self, x: Rows, environment: str | None = None) -> Labels:
+    def predict(self, x: Any, environment: str | None = None) -> Labels:
         """The class of each row, among all seen so far."""
         best = self.predict_proba(x, environment).argmax(axis=1)
         answers: Labels = np.array(self._classes)[best]
         return answers
 
-    def predict_proba(self, x: Rows, environment: str | None = None) -> Float[np.ndarray, "n classes"]:
+    def predict_proba(self, x: Any, environment: str | None = None) -> Float[np.ndarray, "n classes"]:
         """Probability of each class. Without an environment, those of all snapshots weighted by how likely each is for the row."""
         rows = self._checked_query(x)
         if environment is None and self.config.snapshot == "full" and len(self.snapshots) > 1:
@@ -643,12 +647,12 @@ class VariationalLearner:
             return mixed
         return self._proba(rows, self.environments[-1] if environment is None else environment)
 
-    def transform(self, x: Rows, environment: str, *, stream: Stream = "query") -> Float[np.ndarray, "n features"]:
+    def transform(self, x: Any, environment: str, *, stream: Stream = "query") -> Float[np.ndarray, "n features"]:
         """The domain-agnostic features h of rows of this environment."""
         rows, module = self._checked_query(x), self._module(environment)
         return self._in_chunks(lambda chunk: module(chunk, stream), rows)
 
-    def inferred_environment(self, x: Rows) -> InferredEnvironment:
+    def inferred_environment(self, x: Any) -> InferredEnvironment:
         """Which environment each row seems to come from, and how sure that is."""
         rows = self._checked_query(x)
         if self.config.snapshot != "full":
@@ -800,10 +804,12 @@ class VariationalLearner:
         if len(set(self._classes)) < len(self._classes):
             raise ValueError(f"a class stands twice in {self._classes}")
         if state["row_shape"] is not None:
-            self._row_shape = tuple(whole(size) for size in state["row_shape"])
-        self._lessons = whole(state["lessons"])
+            self._row_shape = tuple(checkpoints.whole(size) for size in state["row_shape"])
+        self._lessons = checkpoints.whole(state["lessons"])
         self._waiting = WaitingRoom.from_json(state["queued"], where)
-        names = [text(entry["name"]) for entry in [*state["environments"], *([state["lesson"]] if state["lesson"] else [])]]
+        names = [
+            checkpoints.word(entry["name"]) for entry in [*state["environments"], *([state["lesson"]] if state["lesson"] else [])]
+        ]
         if len(set(names)) < len(names):
             raise ValueError(f"an environment stands twice in {names}")
 
@@ -814,8 +820,9 @@ class VariationalLearner:
         self.snapshots = [
             self._restored_snapshot(tensors.folder(f"snapshots.{i}"), e) for i, e in enumerate(state["environments"])
         ]
-        if names and self._answering().classes != len(self._classes):
-            raise ValueError(f"it answers {self._answering().classes} classes, not the {len(self._classes)} it names")
+        answering = self.solver if config.task_confusion else self.hypothesis
+        if names and (answering is None or answering.classes != len(self._classes)):
+            raise ValueError(f"no classifier answers the {len(self._classes)} classes that it names")
         if self.snapshots and config.snapshot != "full" and self.inference is None:
             raise ValueError("no inference module for queries to pass through")
         if state["lesson"]:
@@ -823,7 +830,7 @@ class VariationalLearner:
 
     def _restored_snapshot(self, tensors: checkpoints.Folder, entry: dict[str, Any]) -> Snapshot:
         config = self.config
-        classes = places(entry["classes"], below=len(self._classes))
+        classes = checkpoints.places(entry["classes"], below=len(self._classes))
         inference = generate = memory = None
         if config.snapshot == "full":
             inference = self._restored_inference(tensors.folder("inference"))
@@ -837,7 +844,7 @@ class VariationalLearner:
             means = tensors.numbers("prior_means", len(classes), config.latent) if config.conditioning == "class_prior" else None
             generate = FeatureGenerator(decode, f, means, config.hard_labels)
         if config.replay == "memory":
-            rows = len(tensors["memory.h"])
+            rows = max(1, len(tensors["memory.h"]))
             memory = Replay(
                 tensors.numbers("memory.h", rows, config.features), tensors.numbers("memory.labels", rows, len(classes))
             )
@@ -845,7 +852,7 @@ class VariationalLearner:
 
     def _restored_lesson(self, tensors: checkpoints.Folder, entry: dict[str, Any]) -> Lesson:
         config = self.config
-        classes = places(entry["classes"], below=len(self._classes))
+        classes = checkpoints.places(entry["classes"], below=len(self._classes))
         told_apart = len(classes) if config.task_confusion else len(self._classes)
         for network in (self.hypothesis, self.adversary):
             if network is None or self.inference is None or network.classes != told_apart:
@@ -857,14 +864,14 @@ class VariationalLearner:
         return Lesson(
             environment=None,
             name=entry["name"],
-            digest=text(entry["digest"]),
-            number=whole(entry["number"], below=self._lessons),
+            digest=checkpoints.word(entry["digest"]),
+            number=checkpoints.whole(entry["number"], below=self._lessons),
             classes=torch.tensor(classes, device=self.device),
             returning=[as_label(label) for label in as_labels(entry["returning"])],
             prior_means=means,
             adam=adam,
             sgd=sgd,
-            step=whole(entry["step"], below=config.warm_up + config.steps + 1),
+            step=checkpoints.whole(entry["step"], below=config.warm_up + config.steps + 1),
         )
 
     def _restored_inference(self, tensors: checkpoints.Folder) -> InferenceModule | None:

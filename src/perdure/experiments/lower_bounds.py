@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from perdure.errors import InputError, NotSolvableYet, UnknownEnvironment
 from perdure.progress import Progress
@@ -78,7 +78,7 @@ class SupportOnly:
         self._y.append(support.y)
         self._scores = None
 
-    def predict(self, x: Rows, environment: str | None = None) -> Labels:
+    def predict(self, x: ArrayLike, environment: str | None = None) -> Labels:
         """The class of each row: among the environment's, or, if that is unknown, among all seen so far."""
         if not self._own:
             raise NotSolvableYet("Nothing has been learned yet. Give support to `learn(...)`.")
@@ -104,7 +104,13 @@ def logistic_regression(x: Rows, y: Labels) -> Scores:
     # One scale for all features: the penalty then means the same whatever their unit, and their proportions stay.
     mean, scale = x.mean(axis=0), x.std() or 1.0
     fitted = LogisticRegression(max_iter=1000).fit((x - mean) / scale, y)
-    return lambda rows: _one_column_a_class(fitted.decision_function((rows - mean) / scale))
+
+    def scores(rows: Rows) -> Float[np.ndarray, "n classes"]:
+        decision: NDArray[np.floating] = fitted.decision_function((rows - mean) / scale)
+        # scikit-learn gives two classes one column, positive for the second.
+        return decision if decision.ndim == 2 else np.stack([-decision, decision], axis=1)
+
+    return scores
 
 
 def distance_to_class_means(x: Rows, y: Labels) -> Scores:
@@ -114,13 +120,13 @@ def distance_to_class_means(x: Rows, y: Labels) -> Scores:
 
 
 def linear_discriminant(x: Rows, y: Labels) -> Scores:
-    """Gaussian classes with one covariance."""
-    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+    """Gaussian classes with one covariance, shrunk."""
+    from sklearn.covariance import ledoit_wolf
 
-    fitted = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto").fit(x, y)
-    return lambda rows: _one_column_a_class(fitted.decision_function(rows))
-
-
-def _one_column_a_class(decision: NDArray[np.floating]) -> Float[np.ndarray, "n classes"]:
-    """scikit-learn gives two classes one column, positive for the second."""
-    return decision if decision.ndim == 2 else np.stack([-decision, decision], axis=1)
+    labels, index, counts = np.unique(y, return_inverse=True, return_counts=True)
+    x = x.astype(np.float64)
+    means = np.stack([x[index == i].mean(axis=0) for i in range(len(labels))])
+    covariance, _ = ledoit_wolf(x - means[index], assume_centered=True)
+    weights = np.linalg.solve(covariance, means.T)
+    offsets = np.log(counts / len(y)) - (means.T * weights).sum(axis=0) / 2
+    return lambda rows: rows @ weights + offsets

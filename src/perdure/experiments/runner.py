@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -76,14 +76,24 @@ class Run:
         }
 
 
-def run(scenario: Scenario, learner: Learner, *, name: str | None = None, progress: Progress = None) -> Run:
-    """Learn the environments in order; after each, score all learned ones under every protocol.
+def run(
+    scenario: Scenario,
+    learner: Learner,
+    *,
+    name: str | None = None,
+    progress: Progress = None,
+    every_stage: Collection[Protocol] = PROTOCOLS,
+    last_stage: Collection[Protocol] = (),
+) -> Run:
+    """Learn the environments in order; after each, score all learned ones.
 
-    `name` is what the learner is called in tables; `progress` is passed on to `learn`.
+    `name` is what the learner is called in tables; `progress` is passed on to `learn`. Protocols of `last_stage` are scored
+    once, at the end: the cost of an unknown environment grows with the square of their number.
     """
     names = tuple(environment.name for environment in scenario.environments)
     held_out = _held_out(scenario)
-    values = {protocol: np.full((len(names), len(names)), np.nan) for protocol in PROTOCOLS if protocol.queries in held_out}
+    asked = [protocol for protocol in PROTOCOLS if protocol in every_stage or protocol in last_stage]
+    values = {protocol: np.full((len(names), len(names)), np.nan) for protocol in asked if protocol.queries in held_out}
     seconds = []
     for stage, environment in enumerate(scenario.environments):
         began = time.perf_counter()
@@ -91,6 +101,8 @@ def run(scenario: Scenario, learner: Learner, *, name: str | None = None, progre
         seconds.append(time.perf_counter() - began)
         known = set(learner.environments)
         for protocol, matrix in values.items():
+            if protocol not in every_stage and stage < len(names) - 1:
+                continue
             for i, name_i in enumerate(names):
                 if name_i in known and name_i in held_out[protocol.queries]:
                     x, truth = held_out[protocol.queries][name_i]

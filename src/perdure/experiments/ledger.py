@@ -1,0 +1,289 @@
+"""The memory of the reproduction: what a run is, under which key its result is kept, and where."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from perdure.errors import InputError
+from perdure.experiments.methods import Kind, Method, measure
+from perdure.experiments.runner import Protocol
+from perdure.metrics import AccuracyMatrix
+from perdure.progress import Progress
+from perdure.scenarios import office31, office_home
+from perdure.settings import settings_from_json
+from perdure.streams import Scenario
+from perdure.variational import VariationalConfig
+
+REVISION = 1
+"""Raise it when a change to the code changes numbers: results of older revisions are then computed again."""
+
+Argument: TypeAlias = "str | tuple[str, ...]"
+
+
+class Source(NamedTuple):
+    """A function that makes scenarios, and how many environments they have."""
+
+    make: Callable[..., Scenario]
+    environments: Callable[..., int]
+    file: str
+
+
+SOURCES: Mapping[str, Source] = {
+    "office31.tasks": Source(office31.tasks, lambda *_: len(office31.TASK_SIZES), "office31_resnet50.npz"),
+    "office31.combined": Source(office31.combined, lambda *_: len(office31.TASK_SIZES), "office31_resnet50.npz"),
+    "office_home.tasks": Source(office_home.tasks, lambda *_: len(office_home.TASKS), "officehome_resnet50.npz"),
+    "office_home.combined": Source(office_home.combined, lambda *_: len(office_home.TASKS), "officehome_resnet50.npz"),
+    "office_home.domains": Source(office_home.domains, lambda _, queries: len(queries), "officehome_resnet50.npz"),
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A scenario by name: the function that makes it and its arguments."""
+
+    source: str
+    arguments: tuple[Argument, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.source not in SOURCES:
+            raise InputError(f"No scenarios are called {self.source!r}. Known: {', '.join(SOURCES)}.")
+
+    @property
+    def environments(self) -> int:
+        """How many it has."""
+        return SOURCES[self.source].environments(*self.arguments)
+
+    @property
+    def file(self) -> str:
+        """The data it needs."""
+        return SOURCES[self.source].file
+
+    def scenario(self, *, inductive: bool) -> Scenario:
+        """Load it."""
+        return SOURCES[self.source].make(*self.arguments, inductive=inductive)
+
+    def unordered(self) -> Place:
+        """One name for all orders of the same environments."""
+        return replace(self, arguments=tuple(tuple(sorted(a)) if isinstance(a, tuple) else a for a in self.arguments))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run: everything its numbers follow from."""
+
+    method: Method
+    place: Place
+    inductive: bool = False
+
+    def __post_init__(self) -> None:
+        if self.method.orderless:
+            object.__setattr__(self, "place", self.place.unordered())
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "revision": REVISION,
+            "method": self.method.to_json(),
+            "place": {"source": self.place.source, "arguments": _lists(self.place.arguments)},
+            "inductive": self.inductive,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Planned:
+        """What `to_json` was made from."""
+        kind: Kind = values["method"]["kind"]
+        config = values["method"]["config"]
+        method = Method(kind, None if config is None else settings_from_json(VariationalConfig, config, "A planned run"))
+        return cls(method, Place(values["place"]["source"], _tuples(values["place"]["arguments"])), values["inductive"])
+
+    @cached_property
+    def key(self) -> str:
+        """Two runs with one key have the same numbers."""
+        return hashlib.sha256(canonical(self.to_json()).encode()).hexdigest()
+
+    @property
+    def updates(self) -> int:
+        """How many it makes."""
+        return self.method.updates(self.place.environments)
+
+    @property
+    def cost(self) -> float:
+        """Roughly how long it takes, compared with others."""
+        config = self.method.config
+        return 0.0 if config is None else self.updates * (1 + config.features / 1024)
+
+    def carry_out(self, *, device: str = "cpu", progress: Progress = None) -> Result:
+        """Do it."""
+        import torch
+
+        measured = measure(self.method, self.place.scenario(inductive=self.inductive), device=device, progress=progress)
+        return Result(
+            accuracy=measured.run.accuracy,
+            own=measured.own,
+            recognised=measured.run.inference_accuracy,
+            seconds=measured.run.seconds,
+            bytes=measured.bytes,
+            computed_with={"device": _device_name(device), "torch": str(torch.__version__)},
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """The numbers of one run, with the weights of its last step."""
+
+    accuracy: Mapping[Protocol, AccuracyMatrix]
+    own: Mapping[str, float]
+    """Environment → accuracy of its snapshot's own f."""
+    recognised: Mapping[str, float]
+    """"transductive" and "inductive" → fraction of rows whose environment was recognised."""
+    seconds: Sequence[float]
+    """Learning time of each stage."""
+    bytes: int
+    """What the learner holds at the end."""
+    computed_with: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; null where nothing was scored."""
+        return {
+            "selection": "last step",
+            "accuracy": {
+                str(protocol): {
+                    "environments": list(matrix.environments),
+                    "values": [[None if np.isnan(value) else float(value) for value in row] for row in matrix.values],
+                }
+                for protocol, matrix in self.accuracy.items()
+            },
+            "own": dict(self.own),
+            "recognised": dict(self.recognised),
+            "seconds": [round(seconds, 2) for seconds in self.seconds],
+            "bytes": self.bytes,
+            "computed_with": dict(self.computed_with),
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Result:
+        """What `to_json` was made from."""
+        accuracy = {}
+        for name, matrix in values["accuracy"].items():
+            rows = [[np.nan if value is None else value for value in row] for row in matrix["values"]]
+            accuracy[_protocol(name)] = AccuracyMatrix(tuple(matrix["environments"]), np.array(rows))
+        return cls(accuracy, values["own"], values["recognised"], values["seconds"], values["bytes"], values["computed_with"])
+
+
+Results: TypeAlias = Mapping[str, Result]
+"""Key → numbers."""
+
+
+def canonical(value: Any) -> str:
+    """One text for equal values."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+
+
+class Store:
+    """The results of one table: a JSON file with one run a line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> dict[str, dict[str, Any]]:
+        """Key → run and result; those of another revision are left out."""
+        if not self.path.exists():
+            return {}
+        try:
+            stored = json.loads(self.path.read_text(encoding="utf-8"))
+            runs = {str(entry["key"]): entry for entry in stored["runs"]}
+            return {key: entry for key, entry in runs.items() if entry["run"]["revision"] == REVISION}
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{self.path} is not a file of results ({type(error).__name__}: {error}). Restore it, or remove it to begin anew."
+            ) from error
+
+    def results(self) -> dict[str, Result]:
+        """Key → numbers."""
+        return {key: Result.from_json(entry["result"]) for key, entry in self.read().items()}
+
+    def add(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
+        """Keep more runs, beside those that another process may have written meanwhile."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(self.path):
+            merged = {**self.read(), **entries}
+            lines = ",\n".join(json.dumps(merged[key], ensure_ascii=False, allow_nan=False) for key in sorted(merged))
+            write_atomically(self.path, f'{{"runs": [\n{lines}\n]}}\n')
+
+
+def entry(planned: Planned, result: Result) -> dict[str, Any]:
+    """A line of the store."""
+    return {"key": planned.key, "run": planned.to_json(), "result": result.to_json()}
+
+
+def put_section(path: Path, name: str, text: str) -> None:
+    """Replace what stands between the markers of `name`, or append it; the rest of the file is a person's."""
+    begin, end = f"<!-- begin {name} (written by `perdure reproduce {name}`) -->", f"<!-- end {name} -->"
+    section = f"{begin}\n{text.strip()}\n{end}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path):
+        before = path.read_text(encoding="utf-8") if path.exists() else "# Ledger\n"
+        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+        there = pattern.search(before)
+        after = pattern.sub(lambda _: section, before, count=1) if there else f"{before.rstrip()}\n\n{section}\n"
+        if after != before:
+            write_atomically(path, after)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """The whole file or none of it."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time, of those that write `path`."""
+    with open(path.parent / f".{path.name}.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _protocol(name: str) -> Protocol:
+    for environment in ("given", "unknown"):
+        for queries in ("transductive", "inductive"):
+            protocol = Protocol(environment, queries)
+            if str(protocol) == name:
+                return protocol
+    raise KeyError(name)
+
+
+def _device_name(device: str) -> str:
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+
+
+def _lists(arguments: Sequence[Argument]) -> list[Any]:
+    return [list(argument) if isinstance(argument, tuple) else argument for argument in arguments]
+
+
+def _tuples(arguments: Sequence[Any]) -> tuple[Argument, ...]:
+    return tuple(tuple(argument) if isinstance(argument, list) else argument for argument in arguments)

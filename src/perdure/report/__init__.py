@@ -1,0 +1,1 @@
+"""What results look like: tables in text and Markdown, and pictures."""

@@ -1,0 +1,242 @@
+"""A table of the paper: its rows and columns, the runs they need, and its text beside the paper's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from perdure.errors import InputError
+from perdure.experiments.ledger import Place, Planned, Results
+from perdure.experiments.methods import Method, Setting
+from perdure.experiments.pool import Task
+from perdure.experiments.runner import PROTOCOLS, Protocol
+from perdure.metrics import AccuracyMatrix
+
+Figure: TypeAlias = Literal["average", "first task"]
+Values: TypeAlias = "dict[int, float]"
+"""Seed → per cent."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A scenario and what is read off its accuracy matrix."""
+
+    label: str
+    place: Place
+    setting: Setting
+    figure: Figure = "average"
+    seeds: int | None = None
+    """At most so many seeds here; `None`: as many as the row has."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method, and what the paper prints for it."""
+
+    label: str
+    method: Method
+    seeds: Sequence[int] = (0,)
+    inductive_seeds: Sequence[int] = ()
+    """Seeds of the runs that keep half of each query set aside."""
+    paper: str = ""
+    """The paper's numbers, a word for each column and then for each mean."""
+    tier: int = 0
+    """What is run first: 0, then 1, and so on. Seeds after the first come one later, inductive runs two."""
+
+
+class Cell(NamedTuple):
+    """A column of a row: one value a seed."""
+
+    values: Values
+    planned: int
+
+    def __str__(self) -> str:
+        return _mean_and_spread(list(self.values.values()))
+
+
+@dataclass(frozen=True)
+class Table:
+    """Everything that one file of `reproduce/` states."""
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    draw: Callable[[Table, Results, Path], None]
+    means: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Label → which columns it averages."""
+    notes: Sequence[str] = ()
+    """What a reader must know to compare with the paper."""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if row.paper and len(row.paper.split()) != len(self.columns) + len(self.means):
+                raise InputError(
+                    f"Row {row.label!r} of {self.name} quotes {len(row.paper.split())} numbers of the paper for "
+                    f"{len(self.columns)} columns and {len(self.means)} means."
+                )
+
+    # -- the runs ---------------------------------------------------------------------------------------------------------
+
+    def planned(self, row: Row, column: Column, seed: int, *, inductive: bool = False) -> Planned:
+        """The run of a cell."""
+        return Planned(row.method.at(column.setting, seed), column.place, inductive)
+
+    def tasks(self) -> list[tuple[int, Task]]:
+        """Every run with its tier, each once, the most important first."""
+        tasks: dict[str, tuple[int, Task]] = {}
+        for row in self.rows:
+            for column in self.columns:
+                for inductive, seeds in ((False, row.seeds), (True, row.inductive_seeds)):
+                    for number, seed in enumerate(_for_column(seeds, column)):
+                        run = self.planned(row, column, seed, inductive=inductive)
+                        tier = row.tier + (2 if inductive else 1 if number else 0)
+                        place = " ".join(
+                            argument if isinstance(argument, str) else ",".join(argument) for argument in run.place.arguments
+                        )
+                        label = f"{row.label}, {run.place.source} {place}".strip() + f", seed {seed}" * (
+                            run.method.config is not None
+                        )
+                        task = Task(run, label + ", inductive" * inductive)
+                        if run.key not in tasks or tier < tasks[run.key][0]:
+                            tasks[run.key] = (tier, task)
+        return sorted(tasks.values(), key=lambda each: each[0])
+
+    # -- the numbers ------------------------------------------------------------------------------------------------------
+
+    def cell(self, results: Results, row: Row, column: Column, protocol: Protocol) -> Cell:
+        """What is known of a cell so far."""
+        inductive = protocol.queries == "inductive"
+        seeds = _for_column(row.inductive_seeds if inductive else row.seeds, column)
+        values = {}
+        for seed in seeds:
+            result = results.get(self.planned(row, column, seed, inductive=inductive).key)
+            if result is not None and protocol in result.accuracy:
+                values[seed] = 100 * _figure(result.accuracy[protocol], column.figure)
+        return Cell(values, len(seeds))
+
+    def cells(self, results: Results, row: Row, protocol: Protocol) -> list[Cell]:
+        """The columns of a row and its means, over the seeds that all averaged columns have."""
+        cells = [self.cell(results, row, column, protocol) for column in self.columns]
+        for columns in self.means.values():
+            averaged = [cells[i] for i in columns]
+            seeds = set.intersection(*(set(cell.values) for cell in averaged))
+            means = {seed: float(np.mean([cell.values[seed] for cell in averaged])) for seed in sorted(seeds)}
+            cells.append(Cell(means, max(cell.planned for cell in averaged)))
+        return cells
+
+    def remarks(self, results: Results, row: Row) -> dict[str, str]:
+        """What the accuracies leave out, averaged over columns and seeds: forgetting, the snapshots' own f, recognition."""
+        found = [
+            result
+            for column in self.columns
+            for seed in _for_column(row.seeds, column)
+            if (result := results.get(self.planned(row, column, seed).key)) is not None
+        ]
+        given = Protocol("given", "transductive")
+        lists = {
+            "forgetting": [
+                result.accuracy[given].forgetting
+                for result in found
+                if given in result.accuracy and row.method.kind == "continual"
+            ],
+            "own f": [float(np.mean(list(result.own.values()))) for result in found if result.own],
+            "recognised": [result.recognised["transductive"] for result in found if "transductive" in result.recognised],
+        }
+        return {name: f"{100 * np.mean(values):.1f}" if values else "" for name, values in lists.items()}
+
+    def picture(self, results: Results, path: Path) -> None:
+        """Draw it."""
+        self.draw(self, results, path)
+
+    # -- the text ---------------------------------------------------------------------------------------------------------
+
+    def text(self, results: Results) -> str:
+        """For a terminal."""
+        lines = [self.title, *self._conditions(results), ""]
+        for protocol in PROTOCOLS:
+            header, body = self._grid(results, protocol)
+            if not body:
+                continue
+            widths = [max(len(line[i]) for line in (header, *body)) for i in range(len(header))]
+            lines.append(str(protocol))
+            for line in (header, *body):
+                lines.append(
+                    "  "
+                    + "  ".join(
+                        cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+                    ).rstrip()
+                )
+            lines.append("")
+        return "\n".join(lines).rstrip()
+
+    def markdown(self, results: Results) -> str:
+        """For the ledger."""
+        lines = [f"## {self.title}", "", *(f"- {line}" for line in self._conditions(results)), ""]
+        for protocol in PROTOCOLS:
+            header, body = self._grid(results, protocol)
+            if not body:
+                continue
+            lines += [f"**{protocol}**", "", _markdown_row(header), _markdown_row(["---"] + ["--:"] * (len(header) - 1))]
+            lines += [_markdown_row([cell or " " for cell in line]) for line in body]
+            lines.append("")
+        lines.append(f"Every run: `reproduce/results/{self.name}.json`. Command: `perdure reproduce {self.name}`.")
+        return "\n".join(lines)
+
+    def _grid(self, results: Results, protocol: Protocol) -> tuple[list[str], list[list[str]]]:
+        """Header and lines: ours, and the paper's beneath where it has the same protocol."""
+        shown = protocol == Protocol("given", "transductive")
+        extras = ["forgetting", "own f"] if shown else ["recognised"] if protocol.environment == "unknown" else []
+        if protocol.queries == "inductive":
+            extras = []
+        header = ["", *(column.label for column in self.columns), *self.means, *extras]
+        body = []
+        for row in self.rows:
+            cells = self.cells(results, row, protocol)
+            quoted = row.paper.split() if shown else []
+            if not quoted and not any(cell.values for cell in cells):
+                continue
+            counts = {len(cell.values) for cell in cells if cell.values}
+            seeds = "" if counts <= {1} else f" ({max(counts)} seeds)"
+            remarks = self.remarks(results, row) if extras else {}
+            body.append([row.label + seeds, *map(str, cells), *(remarks[name] for name in extras)])
+            if quoted:
+                body.append(["  the paper", *quoted, *([""] * len(extras))])
+        return header, body
+
+    def _conditions(self, results: Results) -> list[str]:
+        """Under what conditions these numbers stand."""
+        tasks = [task for _, task in self.tasks()]
+        there = [results[task.planned.key] for task in tasks if task.planned.key in results]
+        budgets = {f"{c.setting.warm_up} + {c.setting.steps:,} steps an environment" for c in self.columns}
+        hours = sum(sum(result.seconds) for result in there) / 3600
+        devices = sorted({result.computed_with["device"] for result in there})
+        return [
+            "accuracy in %; mean over environments, each counting once; ± standard deviation over seeds (n − 1)",
+            f"{'; '.join(sorted(budgets))} (warm-up + end to end); scored at the last step, nothing selected",
+            *self.notes,
+            f"{len(there)} of {len(tasks)} runs are there"
+            + (f"; {hours:.1f} hours of one process, on {', '.join(devices)}" if there else ""),
+        ]
+
+
+def _figure(matrix: AccuracyMatrix, figure: Figure) -> float:
+    return matrix.average if figure == "average" else matrix.first_task
+
+
+def _for_column(seeds: Sequence[int], column: Column) -> Sequence[int]:
+    return seeds if column.seeds is None else seeds[: column.seeds]
+
+
+def _mean_and_spread(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    return f"{np.mean(values):.1f}" + (f"±{np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
