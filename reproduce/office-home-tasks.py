@@ -61,8 +61,8 @@ NOTES = (
     "frozen ResNet-50 features, as in the paper, which makes 5,000 steps a task",
     "joint training: one environment with all classes, 5,000 steps (the paper cites it from MDD); its mean is over tasks",
     "optimal baseline at solver rate 4e-4: the paper's rate, at which it forgets less than at ours of 1e-2",
-    "source-only, nearest class mean and LDA keep all support and adapt to nothing; with the environment given they choose among "
-    "its classes only, all other methods but the upper bound among all classes seen so far",
+    "source-only, nearest class mean and LDA keep all support and adapt to nothing",
+    "environment given: these three and the upper bound choose among its classes only, the others among all classes seen so far",
 )
 FULL = table(office_home.PAIRS, SETTING, paper=True)
 QUICK = table(QUICK_PAIRS, QUICK_SETTING, paper=False)

@@ -157,6 +157,7 @@ def test_the_commands_do_what_the_library_does(run: Run, files: Files, learned: 
     learner.learn(Environment("a", Support(x, y), Query(q)), progress=False)
     learner.save(tmp_path / "library")
     assert learner_in(learned) == learner_in(tmp_path / "library")
+    assert json.loads((learned / "home.json").read_text())["pending"] == {}
     run("predict", learned, files["aq.csv"], "--proba", "-o", tmp_path / "out.parquet")
     out = parquet.read_table(tmp_path / "out.parquet")
     assert out.column_names == ["prediction", "environment", "confidence", "probability_digit 0", "probability_digit 1"]
@@ -390,6 +391,7 @@ USAGE = [
     (["predict", "NEW", "aq.csv"], "There is no home at NEW; begin one with `perdure learn NEW …`."),
     (["predict", "TABLES", "aq.csv"], "is not a perdure home"),
     (["predict", "HOME", "aq.csv", "-o", "out.xlsx"], 'perdure writes .parquet, .pq, .csv, not ".xlsx".'),
+    (["predict", "NEW", "aq.csv", "-o", "out.xlsx"], 'perdure writes .parquet, .pq, .csv, not ".xlsx".'),
     (["predict", "HOME", "aq.csv", "-o", "none/out.csv"], "The folder of none/out.csv does not exist"),
     (["predict", "HOME", "aq.csv", "-o", "aq.csv"], "aq.csv is the table to answer"),
     (["status", "NEW"], "There is no home at NEW"),
@@ -473,8 +475,8 @@ def test_a_damaged_home_is_called_damaged_and_left_alone(
 ) -> None:
     (learned / name).unlink() if content is None else (learned / name).write_bytes(content)
     before = contents(learned)
-    more: list[object] = {"status": [], "predict": [files["aq.csv"]], "learn": lesson(files, "b"), "forget": ["a"]}[command]
-    result = run(command, learned, *more)
+    mores: dict[str, list[object]] = {"status": [], "predict": [files["aq.csv"]], "learn": lesson(files, "b"), "forget": ["a"]}
+    result = run(command, learned, *mores[command])
     assert (result.code, result.out) == (4, "")
     assert name in result.err
     assert result.err.count("\n") == 1

@@ -10,7 +10,7 @@ import torch
 
 from perdure import InputError, generative_replay, optimal_baseline
 from perdure.experiments import PROTOCOLS, Run
-from perdure.experiments.demo import NO_REPLAY, PAPER, SHOWN, SOURCE_ONLY, conclusion, demo, picture, small, table
+from perdure.experiments.demo import FIGURES, NO_REPLAY, PAPER, SHOWN, SOURCE_ONLY, conclusion, demo, picture, small, table
 from perdure.metrics import AccuracyMatrix
 from perdure.scenarios import digits
 
@@ -65,6 +65,12 @@ def test_table_holds_every_method_under_every_protocol() -> None:
         assert rows[0] == ["source-only", "55.0", "±", "7.1", "60.0", "±", "7.1", "45.0", "±", "7.1"]
         assert rows[1] == ["no", "replay", "5.0", "±", "7.1", "50.0", "±", "7.1", "95.0", "±", "7.1"]
         assert rows[2] == ["the", "paper's", "method", "85.0", "±", "7.1", "90.0", "±", "0.0", "15.0", "±", "7.1"]
+
+
+def test_figures_of_the_table_are_those_of_the_matrix() -> None:
+    matrix = AccuracyMatrix(("a", "b", "c"), np.array([[0.8, np.nan, np.nan], [0.9, 0.7, np.nan], [0.5, 0.6, 1.0]]))
+    shown = {name: figure(matrix) for name, figure in FIGURES.items()}
+    assert shown == pytest.approx({"first task": 0.5, "average": 0.7, "forgetting": (0.4 + 0.1) / 2})
 
 
 def test_table_of_one_seed_has_no_spread() -> None:

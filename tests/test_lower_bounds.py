@@ -24,6 +24,7 @@ def around_corners(labels: str, rows: int = 30, seed: int = 0) -> Support:
 def taught(bound: Callable[[], SupportOnly]) -> SupportOnly:
     learner = bound()
     learner.learn(Environment("first", around_corners("da")))
+    assert learner.predict(np.array([[4.0, 0.5]])).tolist() in (["a"], ["d"])  # b is unheard of
     learner.learn(Environment("second", around_corners("cb"), Query(np.full((9, 2), 100.0))))
     return learner
 

@@ -53,13 +53,13 @@ def test_one_environment_cannot_have_been_forgotten() -> None:
 
 
 def test_an_environment_that_is_learned_late_or_never_is_left_out_until_then() -> None:
-    late = AccuracyMatrix(("late", "early", "never"), np.array([[NAN, 0.6, NAN], [0.4, 0.5, NAN], [0.3, 0.5, NAN]]))
+    late = AccuracyMatrix(("never", "late", "early"), np.array([[NAN, NAN, 0.6], [NAN, 0.4, 0.5], [NAN, 0.3, 0.5]]))
     assert late.first_task == 0.5
     assert late.average == pytest.approx(0.4)
     assert late.average_incremental == pytest.approx((0.6 + 0.45 + 0.4) / 3)
     assert late.forgetting == pytest.approx((0.1 + 0.1) / 2)
     assert late.worst_environment == ("late", 0.3)
-    np.testing.assert_array_equal(late.when_learned, [0.4, 0.6, NAN])
+    np.testing.assert_array_equal(late.when_learned, [NAN, 0.4, 0.6])
 
 
 def test_json_has_null_where_nothing_was_learned(matrix: AccuracyMatrix) -> None:

@@ -126,6 +126,8 @@ def test_rows_that_cannot_be_used_are_refused_with_the_reason(x: Any, sentence: 
         (np.array(["b", "a"], dtype=object), np.array(["b", "a"])),
         ([7, -3], np.array([7, -3])),
         (np.array([7, -3], dtype=object), np.array([7, -3])),
+        (np.array(["b", np.str_("a")], dtype=object), np.array(["b", "a"])),
+        (np.array([7, True, np.int64(2), np.int32(3), np.bool_(False)], dtype=object), np.array([7, 1, 2, 3, 0])),
         (np.array([7, 250], dtype=np.uint8), np.array([7, 250])),
         ([7.0, -3.0], np.array([7, -3])),
         ([True, False], np.array([1, 0])),
@@ -280,6 +282,24 @@ def test_a_scenario_without_answers_to_score_against_is_refused() -> None:
     environments = [Environment("a", query=Query(ROWS)), Environment("b", query=Query(ROWS))]
     with refused("Scenario \"two\" has no held-out labels for ['b']."):
         Scenario("two", environments, Answers({"a": np.array(["a"])}))
+
+
+@pytest.mark.parametrize("kind", [Support, Query, Environment, Answers, Scenario])
+def test_what_arrived_is_a_value_that_nobody_can_change(kind: type) -> None:
+    value = object.__new__(kind)
+    for field in dataclasses.fields(kind):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, field.name, None)
+
+
+def test_what_arrived_is_told_apart_by_identity() -> None:
+    # Comparing arrays gives arrays, so equality of values would be an error in waiting.
+    assert Query(ROWS) != Query(ROWS)
+    assert Support(ROWS, ["a", "b"]) != Support(ROWS, ["a", "b"])
+    query, answers = Query(ROWS), Answers({})
+    assert Environment("a", query=query) != Environment("a", query=query)
+    assert Answers({}) != Answers({})
+    assert Scenario("none", [], answers) != Scenario("none", [], answers)
 
 
 def test_an_input_error_is_a_value_error_and_one_of_perdures() -> None:

@@ -111,19 +111,20 @@ class Folder(dict[str, Tensor]):
         """A copy of each tensor on this device."""
         return Folder({name: tensor.to(device, copy=True) for name, tensor in self.items()})
 
-    def numbers(self, name: str, *shape: int) -> Tensor:
+    def numbers(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """The tensor of this name, which must have this shape."""
         tensor = self[name]
-        if tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
-            raise ValueError(f"{name} should be float32 of shape {shape}, not {tensor.dtype} of shape {tuple(tensor.shape)}")
+        if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+            raise ValueError(f"{name} should be {dtype} of shape {shape}, not {tensor.dtype} of shape {tuple(tensor.shape)}")
         return tensor
 
     def into(self, module: Module) -> Module:
         """The module with these as its weights, ready to answer."""
-        for name, tensor in module.state_dict().items():
-            if name in self and self[name].dtype != tensor.dtype:
-                raise ValueError(f"{name} should be {tensor.dtype}, not {self[name].dtype}")
-        module.load_state_dict(self, strict=True, assign=True)
+        expected = module.state_dict()
+        if self.keys() != expected.keys():
+            raise ValueError(f"its networks differ in {', '.join(sorted(self.keys() ^ expected.keys()))}")
+        weights = {name: self.numbers(name, *tensor.shape, dtype=tensor.dtype) for name, tensor in expected.items()}
+        module.load_state_dict(weights, strict=True, assign=True)
         module.eval().requires_grad_(False)
         return module
 

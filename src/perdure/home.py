@@ -152,9 +152,6 @@ def learn(
         read, after = _read_halves(learner, memory, environment, given, label_column, ignore, note)
         with _undone_on_failure(folder):
             after.write(folder)
-            missing = "support" if read.support is None else "query" if read.query is None else None
-            if missing is not None and learner.queued.get(environment) == missing:
-                learner.forget(environment)  # the same half once more: it takes the place of the first
             outcome = learner.learn(read, checkpoint=folder, every=every, progress=progress)
             if isinstance(outcome, Queued):
                 learner.save(folder)

@@ -792,7 +792,7 @@ class VariationalLearner:
             raise
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, OverflowError) as error:
             raise CheckpointError(
-                f"{where} is damaged or was saved with another backbone: {type(error).__name__}: {error}. Restore it from a copy."
+                f"{where} is damaged or was saved with another backbone ({_in_one_line(error)}). Restore it from a copy."
             ) from error
         return learner
 
@@ -948,6 +948,10 @@ def _features_of(backbone: nn.Module, x: Rows) -> int:
     if features.ndim != 2:
         raise InputError(f"The backbone must give one vector a row, got shape {tuple(features.shape)} for two rows.")
     return int(features.shape[1])
+
+
+def _in_one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def _kind(label: Label) -> str:

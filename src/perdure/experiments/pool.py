@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import multiprocessing
 import os
 import signal
@@ -134,6 +135,7 @@ def _work(pipe: Connection, device: str) -> None:
     import torch
 
     torch.set_num_threads(1)
+    logging.getLogger("perdure").setLevel(logging.ERROR)  # that memory replay keeps data is said in the tables
     while True:
         try:
             planned = Planned.from_json(json.loads(pipe.recv_bytes()))

@@ -274,7 +274,7 @@ def _parquet_batches(path: Path, wanted: list[str]) -> tuple[int, Any, Iterable[
 
     class Batches:
         def __iter__(self) -> Iterator[Any]:
-            with parquet.ParquetFile(path) as file:
+            with parquet.ParquetFile(path, pre_buffer=False) as file:  # buffered, the whole file would be held beside the matrix
                 yield from file.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted)
 
     return parquet.read_metadata(path).num_rows, parquet.read_schema(path), Batches()

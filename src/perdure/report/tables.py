@@ -164,13 +164,7 @@ class Table:
                 continue
             widths = [max(len(line[i]) for line in (header, *body)) for i in range(len(header))]
             lines.append(str(protocol))
-            for line in (header, *body):
-                lines.append(
-                    "  "
-                    + "  ".join(
-                        cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-                    ).rstrip()
-                )
+            lines += ["  " + _aligned(line, widths) for line in (header, *body)]
             lines.append("")
         return "\n".join(lines).rstrip()
 
@@ -236,6 +230,13 @@ def _mean_and_spread(values: Sequence[float]) -> str:
     if not values:
         return "–"
     return f"{np.mean(values):.1f}" + (f"±{np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    first, *rest = (
+        cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    )
+    return "  ".join((first, *rest)).rstrip()
 
 
 def _markdown_row(cells: Sequence[str]) -> str:

@@ -89,9 +89,9 @@ def printed(ink: Float[np.ndarray, "height width"], rng: np.random.Generator) ->
     from PIL import Image
 
     height, width = ink.shape
-    tall = rng.uniform(22, 26)
+    tall = rng.uniform(24, 28)
     wide = tall * width / height * rng.uniform(0.8, 1.2)
-    turn = np.deg2rad(rng.uniform(-8, 8))
+    turn = np.deg2rad(rng.uniform(12, 28))
     centre = _BOX / 2 + rng.uniform(-1.5, 1.5, size=2)
     faded, paper = rng.uniform(0.6, 1.0), 0.2
 
