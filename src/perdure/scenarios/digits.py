@@ -2,7 +2,7 @@
 
 The handwriting is scikit-learn's: of each 32 x 32 bitmap, how many of the 16 pixels in each of 8 x 8 cells are inked. The print
 is brought to the same 64 numbers from 0 to 16: a typeface that matplotlib ships, set smaller than the handwriting (which
-fills its box), faded, on greyish paper, a little turned, stretched and out of place.
+fills its box), faded, on greyish paper that lies askew, a little stretched and out of place.
 """
 
 from __future__ import annotations
