@@ -102,7 +102,8 @@ def main() -> None:
     print(f"a step without replay: {step:.1f} ms, its matrix products alone: {products:.1f} ms, ratio {plain:.2f} (at most 1.5)")
     for past, ratio in growth.items():
         print(f"a step with replay, {past:3d} past environments: {ratio:.2f} times a step without")
-    print(f"kept for each environment: {result['bytes_per_environment'] / 2**20:.1f} MiB, shared by all: {result['bytes_shared'] / 2**20:.1f} MiB")
+    each, shared = (learner.bytes_held[name] / 2**20 for name in ("0", "(shared)"))
+    print(f"kept for each environment: {each:.1f} MiB, shared by all: {shared:.1f} MiB")
 
 
 if __name__ == "__main__":

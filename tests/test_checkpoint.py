@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,18 @@ class Faults:
         return faulty
 
     def open(self, file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
-        stream = self.around("open", builtins.open)(file, mode, *arguments, **options)
+        opened: list[Any] = []
+
+        def really_open() -> Any:
+            opened.append(builtins.open(file, mode, *arguments, **options))  # noqa: SIM115
+            return opened[0]
+
+        try:
+            stream = self.around("open", really_open)()
+        except BaseException:
+            for left in opened:
+                left.close()
+            raise
         write = stream.write
 
         def half(data: bytes) -> int:
@@ -394,7 +406,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return save_every_kind(tmp_path_factory.mktemp("saved"))
 
 
-def refused(folder: Path, sentence: str = "") -> str:
+def refused(folder: Path, sentence: str | None = None) -> str:
     with pytest.raises(CheckpointError, match=sentence) as caught:
         VariationalLearner.load(folder)
     assert "TypeCheckError" not in str(caught.value)  # what only the tests' own checks refuse would load elsewhere
@@ -428,14 +440,14 @@ def places_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
 
 
 GONE = object()
-VALUES = [GONE, None, True, -1, 7, 1.5, 10**30, 10**400, math.inf, math.nan, "x", "", [], [[]], {}, {"name": "x"}]
+VALUES = [GONE, None, True, -1, 1.5, 10**30, 10**400, math.inf, "x", [[]], {}]
 
 
 def altered_states(folder: Path) -> Iterator[tuple[str, Any]]:
     """The state with each of its parts taken away or turned into something else."""
     state = json.loads((folder / "state.json").read_text())
     for path in places_in(state):
-        for value in VALUES:
+        for value in VALUES[::2] if path[0] == "config" else VALUES:
             copy = json.loads(json.dumps(state))
             parent = copy
             for key in path[:-1]:
@@ -469,8 +481,8 @@ def works_or_is_refused(folder: Path) -> str:
         return "refused"
     for name in (None, *learner.environments):
         assert learner.predict(np.ones((2, 6)), name).shape == (2,)
-    if learner.config.steps > 1000:
-        return "works"  # and would for ever
+    if learner.config not in [replace(TINY, **settings) for settings in KINDS.values()]:
+        return "works"  # another setting may take all the time or memory there is
     try:
         if learner._lesson is None:
             learner.learn(gaussians("new", (learner.classes[0], learner.classes[-1])), progress=False)
@@ -511,13 +523,14 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 MAY_BE_OTHERWISE = re.compile(
-    r"config\.\w+=(True|7|1.5|1000\d*)|(lessons|classes\.\d|row_shape|lesson\.step|.*name|.*digest)=\w*|queued.*|lesson=.*|.*returning.*|format=True|environments.1.*"
+    r"format=True|config\.\w+=(True|1\.5|10+)|lessons=10+|classes\.\d=x|environments\.\d\.name=x|queued=.*|queued\.later=gone"
+    r"|lesson\.(name|digest)=x|lesson\.returning\.0=.*"
 )
 
 
 def test_whatever_stands_in_the_state_it_is_refused_or_works(outcomes: dict[str, str]) -> None:
     of_states = {what: outcome for what, outcome in outcomes.items() if ": " not in what}
-    assert len(of_states) > 800
+    assert len(of_states) > 500
     assert {what: outcome for what, outcome in of_states.items() if outcome not in ("refused", "works", "says why not")} == {}
     accepted = [what for what, outcome in of_states.items() if outcome != "refused"]
     assert [what for what in accepted if not MAY_BE_OTHERWISE.fullmatch(what)] == []
@@ -567,8 +580,8 @@ def test_sentences_name_the_folder_and_say_what_to_do(saved: dict[str, Path], tm
         "/tensors.safetensors is missing, truncated or altered: it does not match state.json. Restore the folder from a copy."
     )
     assert sentence(classes=["cat", "cat", "cow", "hen", "pig"]) == (
-        " is damaged or was saved with another backbone: ValueError: a class stands twice in ['cat', 'cat', 'cow', 'hen', 'pig']. "
-        "Restore it from a copy."
+        " is damaged or was saved with another backbone "
+        "(ValueError: a class stands twice in ['cat', 'cat', 'cow', 'hen', 'pig']). Restore it from a copy."
     )
     assert "expected a whole number from zero to below 5, got 5" in sentence(environments=[{"name": "a", "classes": [0, 5]}])
     assert "an environment stands twice in ['a', 'a']" in sentence(environments=2 * [{"name": "a", "classes": [0, 1]}])

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from perdure import InputError, generative_replay, optimal_baseline
+from perdure import InputError, VariationalLearner, generative_replay, optimal_baseline
 from perdure.experiments import PROTOCOLS, Run
 from perdure.experiments.demo import FIGURES, NO_REPLAY, PAPER, SHOWN, SOURCE_ONLY, conclusion, demo, picture, small, table
-from perdure.metrics import AccuracyMatrix
+from perdure.metrics import AccuracyMatrix, accuracy
 from perdure.scenarios import digits
 
 
@@ -54,6 +55,23 @@ def test_the_papers_method_wins_clearly(seed: int, tmp_path: Path, capsys: pytes
     assert f"{100 * average[PAPER]:.1f}" in printed
     assert "The paper's method wins:" in printed
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_in_the_environment_reading_the_discrepancy_does_the_work() -> None:
+    """With a class prior the KL term aligns the classes too, and the demo alone would not notice a broken discrepancy.
+
+    Measured: 83 % with it and 57 % without, mean of two seeds.
+    """
+    score: dict[float, list[float]] = {0.0: [], 1.0: []}
+    for seed in (0, 1):
+        scenario = digits(seed=seed)
+        environment = scenario.environments[3]
+        for beta, scores in score.items():
+            learner = VariationalLearner(replace(small(generative_replay(), seed=seed), conditioning="environment", beta=beta))
+            learner.learn(environment, progress=False)
+            answers = learner.predict(environment.query.x, environment.name)
+            scores.append(accuracy(answers, scenario.answers.transductive[environment.name]))
+    assert np.mean(score[1.0]) > np.mean(score[0.0]) + 0.15
 
 
 def test_table_holds_every_method_under_every_protocol() -> None:

@@ -168,19 +168,19 @@ def test_evidence_without_a_class_prior_is_that_of_the_standard_normal(encoding:
 @pytest.mark.parametrize(
     ("settings", "kept"),
     [
-        ({}, {"inference", "hypothesis", "prior_means"}),
-        ({"conditioning": "environment"}, {"inference", "hypothesis"}),
-        ({"snapshot": "decoder"}, {"decode", "hypothesis", "prior_means"}),
-        ({"snapshot": "none", "replay": "none"}, set()),
-        ({"snapshot": "none", "replay": "memory"}, {"memory"}),
-        ({"replay": "memory"}, {"inference", "hypothesis", "prior_means", "memory"}),
+        ({}, "hypothesis inference prior_means"),
+        ({"conditioning": "environment"}, "hypothesis inference"),
+        ({"snapshot": "decoder"}, "decode hypothesis prior_means"),
+        ({"snapshot": "none", "replay": "none"}, ""),
+        ({"snapshot": "none", "replay": "memory"}, "memory"),
+        ({"replay": "memory"}, "hypothesis inference memory prior_means"),
     ],
     ids=str,
 )
-def test_a_snapshot_keeps_what_its_configuration_says(settings: dict[str, object], kept: set[str]) -> None:
+def test_a_snapshot_keeps_what_its_configuration_says(settings: dict[str, object], kept: str) -> None:
     learner = learner_of(three()[:1], **settings)
     (snapshot,) = learner.snapshots
-    assert {name.split(".")[0] for name in snapshot.tensors()} == kept
+    assert " ".join(sorted({name.split(".")[0] for name in snapshot.tensors()})) == kept
     assert learner.bytes_held["clinic"] == sum(4 * t.numel() if t.is_floating_point() else 8 for t in snapshot.tensors().values())
 
 

@@ -172,6 +172,9 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Folder) -> None
             raise ValueError(f"an optimiser has accumulated {sorted(accumulated)}")
         shape = parameters[whole(place, below=len(parameters))].shape
         state[place] = {key: accumulated.numbers(key, *(() if key == "step" else shape)) for key in accumulated}
+    for group in optimiser.state_dict()["param_groups"] if isinstance(optimiser, torch.optim.SGD) else []:
+        if 0 < len(state.keys() & set(group["params"])) < len(group["params"]):
+            raise ValueError("an optimiser has accumulated for some of a network's parameters only")
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
 

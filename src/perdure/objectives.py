@@ -31,7 +31,7 @@ class Posterior(NamedTuple):
 
 
 def kl_to_prior(posterior: Posterior, *, summed: bool = False) -> Float[Tensor, ""]:
-    r"""$KL(q(z|x,c)\,\|\,\mathcal N(0,I))$ of eq. 1, averaged over the batch and over latent dimensions (`summed`: summed over them)."""
+    r"""$KL(q(z|x,c)\,\|\,\mathcal N(0,I))$ of eq. 1, averaged over batch and latent dimensions (`summed`: summed over these)."""
     mean, log_variance = posterior
     per_dimension = 0.5 * (log_variance.exp() + mean.square() - 1 - log_variance).mean(dim=0)
     return per_dimension.sum() if summed else per_dimension.mean()

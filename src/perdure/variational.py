@@ -408,7 +408,8 @@ class VariationalLearner:
             classes = environment.support.classes
             if len(classes) < 2:
                 raise InputError(
-                    f'The support of "{name}" holds one class only ({classes[0]!r}); there is nothing to tell apart. Give at least two.'
+                    f'The support of "{name}" holds one class only ({classes[0]!r}); there is nothing to tell apart. '
+                    "Give at least two."
                 )
             if self._classes and type(classes[0]) is not type(self._classes[0]):
                 raise InputError(
@@ -638,7 +639,7 @@ class VariationalLearner:
         return answers
 
     def predict_proba(self, x: Any, environment: str | None = None) -> Float[np.ndarray, "n classes"]:
-        """Probability of each class. Without an environment, those of all snapshots weighted by how likely each is for the row."""
+        """Probability of each class. Without an environment, those of all snapshots weighted by how likely each is of the row."""
         rows = self._checked_query(x)
         if environment is None and self.config.snapshot == "full" and len(self.snapshots) > 1:
             weights = self._environment_probabilities(rows)
@@ -754,11 +755,6 @@ class VariationalLearner:
     def save(self, path: str | Path) -> None:
         """Write `tensors.safetensors` and `state.json` into the folder `path`, atomically. No data are among them."""
         lesson = self._lesson
-        tensors = self._shared_tensors()
-        for i, snapshot in enumerate(self.snapshots):
-            tensors |= {f"snapshots.{i}.{name}": tensor for name, tensor in snapshot.tensors().items()}
-        if lesson is not None:
-            tensors |= lesson.tensors()
         state = {
             "learner": type(self).__name__,
             "config": asdict(self.config),
@@ -769,7 +765,7 @@ class VariationalLearner:
             "queued": self._waiting.to_json(),
             "lesson": None if lesson is None else lesson.to_json(),
         }
-        checkpoints.save(path, tensors, state)
+        checkpoints.save(path, self._tensors(), state)
 
     @classmethod
     def load(
@@ -800,7 +796,7 @@ class VariationalLearner:
         """All that `save` wrote, each part checked against the others: what loads will not fail later."""
         config = self.config
         tensors = tensors.to(self.device)
-        self._classes = [as_label(label) for label in as_labels(state["classes"])]
+        self._classes = _labels(state["classes"])
         if len(set(self._classes)) < len(self._classes):
             raise ValueError(f"a class stands twice in {self._classes}")
         if state["row_shape"] is not None:
@@ -827,6 +823,8 @@ class VariationalLearner:
             raise ValueError("no inference module for queries to pass through")
         if state["lesson"]:
             self._lesson = self._restored_lesson(tensors.folder("lesson"), state["lesson"])
+        if self._tensors().keys() != tensors.keys():
+            raise ValueError(f"it does not say what {min(self._tensors().keys() ^ tensors.keys())} is of")
 
     def _restored_snapshot(self, tensors: checkpoints.Folder, entry: dict[str, Any]) -> Snapshot:
         config = self.config
@@ -867,7 +865,7 @@ class VariationalLearner:
             digest=checkpoints.word(entry["digest"]),
             number=checkpoints.whole(entry["number"], below=self._lessons),
             classes=torch.tensor(classes, device=self.device),
-            returning=[as_label(label) for label in as_labels(entry["returning"])],
+            returning=_labels(entry["returning"]),
             prior_means=means,
             adam=adam,
             sgd=sgd,
@@ -899,6 +897,13 @@ class VariationalLearner:
         with torch.device("meta"):
             module = TwoLayerClassifier(self.config.features, self.config.width, len(tensors["output.bias"]))
         return tensors.into(module)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """All that is saved, by name."""
+        tensors = self._shared_tensors()
+        for i, snapshot in enumerate(self.snapshots):
+            tensors |= {f"snapshots.{i}.{name}": tensor for name, tensor in snapshot.tensors().items()}
+        return tensors | ({} if self._lesson is None else self._lesson.tensors())
 
     def _shared_tensors(self) -> dict[str, Tensor]:
         networks = {
@@ -948,6 +953,11 @@ def _features_of(backbone: nn.Module, x: Rows) -> int:
     if features.ndim != 2:
         raise InputError(f"The backbone must give one vector a row, got shape {tuple(features.shape)} for two rows.")
     return int(features.shape[1])
+
+
+def _labels(values: Any) -> list[Label]:
+    """Labels as JSON should hold them."""
+    return [as_label(label) for label in as_labels(np.array(values, dtype=object))]
 
 
 def _in_one_line(error: Exception) -> str:

@@ -46,7 +46,8 @@ class WaitingRoom:
                 return Queued(name, missing)
             arrived = "support" if missing == "query" else "query"
             raise InputError(
-                f'"{name}" already has a {arrived} and waits for its {missing}. Give the {missing}, or drop it with forget("{name}").'
+                f'"{name}" already has a {arrived} and waits for its {missing}. '
+                f'Give the {missing}, or drop it with forget("{name}").'
             )
         if other is None:
             raise InputError(

@@ -8,9 +8,10 @@ import json
 import os
 import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -20,6 +21,7 @@ import numpy as np
 from perdure.errors import InputError
 from perdure.experiments.methods import Kind, Method, measure
 from perdure.experiments.runner import Protocol
+from perdure.experiments.studies import STUDIES
 from perdure.metrics import AccuracyMatrix
 from perdure.progress import Progress
 from perdure.scenarios import office31, office_home
@@ -87,8 +89,14 @@ class Planned:
     method: Method
     place: Place
     inductive: bool = False
+    study: str | None = None
+    """What is computed with the method instead of scoring it under every protocol: a name in `STUDIES`."""
 
     def __post_init__(self) -> None:
+        if self.study is not None and (self.study not in STUDIES or self.method.kind != "continual"):
+            raise InputError(
+                f"A study is one of {', '.join(STUDIES)} of a continual learner; got {self.study!r} of {self.method.kind!r}."
+            )
         if self.method.orderless:
             object.__setattr__(self, "place", self.place.unordered())
 
@@ -99,6 +107,7 @@ class Planned:
             "method": self.method.to_json(),
             "place": {"source": self.place.source, "arguments": _lists(self.place.arguments)},
             "inductive": self.inductive,
+            **({} if self.study is None else {"study": self.study}),
         }
 
     @classmethod
@@ -107,7 +116,12 @@ class Planned:
         kind: Kind = values["method"]["kind"]
         config = values["method"]["config"]
         method = Method(kind, None if config is None else settings_from_json(VariationalConfig, config, "A planned run"))
-        return cls(method, Place(values["place"]["source"], _tuples(values["place"]["arguments"])), values["inductive"])
+        return cls(
+            method,
+            Place(values["place"]["source"], _tuples(values["place"]["arguments"])),
+            values["inductive"],
+            values.get("study"),
+        )
 
     @cached_property
     def key(self) -> str:
@@ -117,7 +131,8 @@ class Planned:
     @property
     def updates(self) -> int:
         """How many it makes."""
-        return self.method.updates(self.place.environments)
+        environments = self.place.environments
+        return self.method.updates(environments if self.study is None else STUDIES[self.study].lessons(environments))
 
     @property
     def cost(self) -> float:
@@ -129,6 +144,12 @@ class Planned:
         """Do it."""
         import torch
 
+        computed_with = {"device": _device_name(device), "torch": str(torch.__version__)}
+        if self.study is not None:
+            assert self.method.config is not None
+            scenario, began = self.place.scenario(inductive=self.inductive), time.perf_counter()
+            numbers = STUDIES[self.study].measure(self.method.config, scenario, device, progress)
+            return Result({}, {}, {}, [time.perf_counter() - began], 0, computed_with, numbers)
         measured = measure(self.method, self.place.scenario(inductive=self.inductive), device=device, progress=progress)
         return Result(
             accuracy=measured.run.accuracy,
@@ -136,7 +157,7 @@ class Planned:
             recognised=measured.run.inference_accuracy,
             seconds=measured.run.seconds,
             bytes=measured.bytes,
-            computed_with={"device": _device_name(device), "torch": str(torch.__version__)},
+            computed_with=computed_with,
         )
 
 
@@ -154,6 +175,8 @@ class Result:
     bytes: int
     """What the learner holds at the end."""
     computed_with: Mapping[str, str]
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    """What a study found; empty for a run that was scored."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; null where nothing was scored."""
@@ -171,6 +194,7 @@ class Result:
             "seconds": [round(seconds, 2) for seconds in self.seconds],
             "bytes": self.bytes,
             "computed_with": dict(self.computed_with),
+            **({"numbers": dict(self.numbers)} if self.numbers else {}),
         }
 
     @classmethod
@@ -180,7 +204,15 @@ class Result:
         for name, matrix in values["accuracy"].items():
             rows = [[np.nan if value is None else value for value in row] for row in matrix["values"]]
             accuracy[_protocol(name)] = AccuracyMatrix(tuple(matrix["environments"]), np.array(rows))
-        return cls(accuracy, values["own"], values["recognised"], values["seconds"], values["bytes"], values["computed_with"])
+        return cls(
+            accuracy,
+            values["own"],
+            values["recognised"],
+            values["seconds"],
+            values["bytes"],
+            values["computed_with"],
+            values.get("numbers", {}),
+        )
 
 
 Results: TypeAlias = Mapping[str, Result]

@@ -232,6 +232,8 @@ class _Board:
 
 
 def _headline(result: Result) -> str:
+    if not result.accuracy:
+        return "done"
     protocol, matrix = next(iter(result.accuracy.items()))
     return f"{100 * matrix.average:.1f} ({protocol})"
 

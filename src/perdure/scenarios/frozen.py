@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -21,8 +22,8 @@ class FrozenFeatures:
     """A data set as features: one row a picture, with its class and its domain by name."""
 
     x: Float[np.ndarray, "n features"]
-    classes: NDArray[np.str_]
-    domains: NDArray[np.str_]
+    classes: NDArray[Any]
+    domains: NDArray[Any]
 
     def rows(self, domain: str, classes: Sequence[str]) -> NDArray[np.intp]:
         """Where the pictures of these classes in this domain stand."""
