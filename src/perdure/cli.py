@@ -30,6 +30,7 @@ Learn from labelled tables, keep answering tables from places that have none.
   perdure predict HOME new_from_b.csv --environment b -o answers.csv
   perdure status HOME
   perdure demo
+  perdure reproduce office31-tasks --quick
 
 HOME is a folder that perdure makes. It keeps what was learned, never your data. The support has labels, the query
 needs none; both have the same feature columns. Tables are Parquet, CSV, TSV or NPZ (arrays "X" and "y").
@@ -155,6 +156,15 @@ def parser() -> argparse.ArgumentParser:
     demo = command("demo", _demo, "watch the method beside source-only and no replay, on digits that need no download")
     demo.add_argument("--seeds", type=_whole, nargs="+", default=[0, 1, 2], metavar="N", help="one repetition for each (0 1 2)")
     demo.add_argument("-o", "--out", metavar="PNG", type=Path, default=Path("perdure-demo.png"), help="the picture to draw")
+
+    again = command("reproduce", _reproduce, "run tables and figures of the paper beside its numbers", REPRODUCE)
+    again.add_argument("names", metavar="NAME", nargs="*", help="what to run; without one, the names there are")
+    again.add_argument("--quick", action="store_true", help="fewer pairs, seeds and steps: under ten minutes each on two cores")
+    again.add_argument("--show", action="store_true", help="run nothing; print and draw what is there")
+    again.add_argument("--only", metavar="TEXT", help='of the missing runs, those that are called so, such as "joint training"')
+    again.add_argument("--workers", type=_positive, metavar="N", help="processes of one thread each (as many as cores)")
+    again.add_argument("--data", type=Path, metavar="DIR", help="folder of the features (PERDURE_DATA, else ../shared/data)")
+    _add_device(again)
     return top
 
 
@@ -164,6 +174,10 @@ where the first file is (not what is in it) and reads it again. Stopped by Ctrl-
 PREDICT = """\
 Columns: prediction; environment and confidence if no --environment is given; probabilities with --proba.
 The rows keep their order."""
+REPRODUCE = """\
+For a checkout of perdure: each NAME is a file of its folder reproduce/. Results are kept in reproduce/results, run by run, and
+what is there is not run again; a full run also writes its section of docs/ledger.md. Stopped by Ctrl-C or killed: the same
+command goes on."""
 
 
 def _learn(args: argparse.Namespace, notes: Notes) -> Answer:
@@ -289,6 +303,41 @@ def _demo(args: argparse.Namespace, notes: Notes) -> Answer:
     return Answer("", {"seeds": args.seeds, "picture": str(args.out), "methods": methods})
 
 
+def _reproduce(args: argparse.Namespace, notes: Notes) -> Answer:
+    from perdure.experiments import reproduce
+
+    if not args.names:
+        folder = reproduce.find_folder()
+        known = {name: reproduce.about(folder, name) for name in reproduce.names(folder)}
+        width = max(map(len, known))
+        return Answer("\n".join(f"{name:{width}}  {about}" for name, about in known.items()), {"names": known})
+    try:
+        done = reproduce.reproduce(
+            args.names,
+            quick=args.quick,
+            workers=args.workers,
+            device=args.device,
+            data=args.data,
+            progress=None if sys.stderr.isatty() and "json" not in args else False,
+            show=args.show,
+            only=args.only,
+        )
+    except KeyboardInterrupt:
+        raise Interrupted("stopped; finished runs are kept. To go on, run the same command again:") from None
+    text = "\n\n".join(f"{each.text}\n\nresults: {each.results}\npicture: {each.picture}" for each in done)
+    content = {
+        each.name: {
+            "runs": each.runs,
+            "missing": each.missing,
+            "results": str(each.results),
+            "picture": str(each.picture),
+            "text": each.text,
+        }
+        for each in done
+    }
+    return Answer(text, {"quick": args.quick, "reproduced": content})
+
+
 # -- what to type ---------------------------------------------------------------------------------------------------------
 
 
@@ -357,6 +406,7 @@ SETTINGS: dict[str, tuple[Callable[[str], float], str]] = {
 
 def _explained(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
     """The exit code of an error, and its one sentence."""
+    from perdure.experiments.reproduce import RunsFailed
     from perdure.home import Busy
 
     if isinstance(error, Interrupted):
@@ -369,6 +419,8 @@ def _explained(error: BaseException, arguments: Sequence[str]) -> tuple[int, str
         return BLOCKED, str(error)
     if isinstance(error, NotSolvableYet):
         return NOT_YET, _for_the_shell(error, arguments)
+    if isinstance(error, RunsFailed):
+        return UNEXPECTED, str(error)
     if isinstance(error, (InputError, UnknownEnvironment, PerdureError)):
         return BAD_INPUT, _for_the_shell(error, arguments)
     if isinstance(error, OSError):

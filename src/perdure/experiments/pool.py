@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -75,7 +75,7 @@ def execute(
         return worker
 
     try:
-        with _environment(ONE_THREAD):
+        with environment_variables(ONE_THREAD):
             active += [start(slot) for slot in range(min(workers, len(tasks)))]
             for worker in active:
                 _give(worker, waiting.pop(0))
@@ -239,7 +239,7 @@ def _headline(result: Result) -> str:
 
 
 @contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
+def environment_variables(variables: Mapping[str, str]) -> Iterator[None]:
     """For the processes that are started inside."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)

@@ -1,15 +1,10 @@
-"""Finds the files of `reproduce/`, runs what is missing in one pool, and writes results, pictures and the ledger.
-
-python -m perdure.experiments.reproduce NAME [NAME ...] [--quick] [--show] [--workers N] [--device cpu] [--data DIR]
-"""
+"""Finds the files of `reproduce/`, runs what is missing in one pool, and writes results, pictures and the ledger."""
 
 from __future__ import annotations
 
-import argparse
+import ast
 import importlib.util
 import os
-import signal
-import sys
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +13,7 @@ from typing import Any
 
 from perdure.errors import InputError, PerdureError
 from perdure.experiments.ledger import Result, Results, Store, entry, put_section
-from perdure.experiments.pool import Failure, Task, execute
+from perdure.experiments.pool import Failure, Task, environment_variables, execute
 from perdure.scenarios.frozen import data_file
 
 FOLDER = "reproduce"
@@ -53,12 +48,14 @@ class Reproduced:
     """The table beside the paper's numbers."""
     results: Path
     picture: Path
+    runs: int
+    """How many the table has."""
     missing: int
-    """Runs that are not there."""
+    """How many of them are not there."""
 
 
 class RunsFailed(PerdureError):
-    """Some runs raised; the others are kept."""
+    """Some runs raised; the others are kept. Its cause is the first of them, as its process told it."""
 
 
 def reproduce(
@@ -70,35 +67,43 @@ def reproduce(
     data: str | Path | None = None,
     progress: bool | None = None,
     show: bool = False,
+    only: str | None = None,
 ) -> list[Reproduced]:
     """Run what is missing of these tables and figures, all in one pool, and write them.
 
     Results stand in `reproduce/results/NAME.json`, and under `reproduce/results/quick/` if `quick`; a run that stands in any
-    of these files is not done again. `show` runs nothing and writes what is there. `progress` as for `learn`, but without
-    function.
+    of these files is not done again. `show` runs nothing and writes what is there. `only`: of the missing runs, those whose
+    label contains it, such as "joint training" or "seed 1". `progress` as for `learn`, but without function.
     """
     folder = find_folder()
     experiments = [load(folder, name, quick=quick) for name in dict.fromkeys([names] if isinstance(names, str) else names)]
-    if data is not None:
-        os.environ["PERDURE_DATA"] = str(data)  # the workers read it too
     out = folder / "results" / "quick" if quick else folder / "results"
     stores = {experiment.name: Store(out / f"{experiment.name}.json") for experiment in experiments}
     _share(folder, experiments, stores)
     failures: list[Failure] = []
     try:
         if not show:
-            failures = _run_missing(experiments, stores, workers or os.cpu_count() or 1, device, progress)
+            with environment_variables({} if data is None else {"PERDURE_DATA": str(data)}):  # the workers read it too
+                failures = _run_missing(experiments, stores, only or "", workers or os.cpu_count() or 1, device, progress)
     finally:
         reproduced = [_write(folder, experiment, stores[experiment.name], quick=quick) for experiment in experiments]
     if failures:
-        shown = "\n".join(f"{failure.task.label}:\n{failure.why}" for failure in failures[:3])
-        raise RunsFailed(f"{len(failures)} runs failed; the others are kept, and the same command tries these again.\n{shown}")
+        shown = "".join(f"\n  {failure.task.label}: {failure.why.strip().splitlines()[-1]}" for failure in failures)
+        raise RunsFailed(
+            f"{len(failures)} run{'s' * (len(failures) > 1)} failed; what is done is kept, and the same call tries again:{shown}"
+        ) from RuntimeError(failures[0].why)
     return reproduced
 
 
 def names(folder: Path) -> list[str]:
     """What can be reproduced."""
     return sorted(path.stem for path in folder.glob("*.py"))
+
+
+def about(folder: Path, name: str) -> str:
+    """The first line of what its file says of itself."""
+    text = ast.get_docstring(ast.parse((folder / f"{name}.py").read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0]
 
 
 def find_folder() -> Path:
@@ -139,20 +144,25 @@ def _share(folder: Path, experiments: Sequence[Experiment], stores: dict[str, St
 
 
 def _run_missing(
-    experiments: Sequence[Experiment], stores: dict[str, Store], workers: int, device: str, progress: bool | None
+    experiments: Sequence[Experiment], stores: dict[str, Store], only: str, workers: int, device: str, progress: bool | None
 ) -> list[Failure]:
+    labels = [task.label for experiment in experiments for _, task in experiment.tasks()]
+    if not any(only in label for label in labels):
+        raise InputError(f"No run is called {only!r}. They are called like {labels[0]!r} and {labels[-1]!r}.")
     missing: dict[str, tuple[int, Task]] = {}
     wanted_by: dict[str, list[Store]] = {}
     for experiment in experiments:
         done = stores[experiment.name].read()
         for tier, task in experiment.tasks():
             key = task.planned.key
-            if key not in done:
+            if key not in done and only in task.label:
                 wanted_by.setdefault(key, []).append(stores[experiment.name])
                 if key not in missing or tier < missing[key][0]:
                     missing[key] = (tier, task)
     for file in sorted({task.planned.place.file for _, task in missing.values()}):
         data_file(file)  # say that it is absent now, not from every run
+    if missing:
+        _check_device(device)
     # The longest first, so that none is left alone at the end; within what matters most.
     order = sorted(missing.values(), key=lambda each: (each[0], -each[1].planned.cost))
 
@@ -161,6 +171,15 @@ def _run_missing(
             store.add({task.planned.key: entry(task.planned, result)})
 
     return execute([task for _, task in order], workers=workers, device=device, finished=finished, progress=progress)
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"The device {device!r} cannot be used here: {str(error).splitlines()[0]}") from error
 
 
 def _write(folder: Path, experiment: Experiment, store: Store, *, quick: bool) -> Reproduced:
@@ -172,38 +191,4 @@ def _write(folder: Path, experiment: Experiment, store: Store, *, quick: bool) -
         experiment.picture(results, picture)
         if not quick:
             put_section(folder.parent / "docs" / "ledger.md", experiment.name, experiment.markdown(results))
-    return Reproduced(experiment.name, experiment.text(results), store.path, picture, missing)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Without the command line of the package: for a plain checkout."""
-    parser = argparse.ArgumentParser(prog="python -m perdure.experiments.reproduce", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="a file of reproduce/; all of them if none is named")
-    parser.add_argument("--quick", action="store_true", help="fewer pairs, seeds and steps: minutes on two cores")
-    parser.add_argument("--show", action="store_true", help="run nothing; print and write what is there")
-    parser.add_argument("--workers", type=int, help="processes of one thread each (as many as there are cores)")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda (cpu)")
-    parser.add_argument("--data", type=Path, help="the folder of the features (PERDURE_DATA, else ../shared/data)")
-    args = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` and schedulers stop as Ctrl-C does
-    try:
-        done = reproduce(
-            args.names or names(find_folder()),
-            quick=args.quick,
-            workers=args.workers,
-            device=args.device,
-            data=args.data,
-            show=args.show,
-        )
-    except KeyboardInterrupt:
-        print("stopped; finished runs are kept, and the same command goes on.", file=sys.stderr)
-        return 130
-    except PerdureError as error:
-        print(error, file=sys.stderr)
-        return 2
-    print("\n\n".join(f"{each.text}\n\nresults: {each.results}\npicture: {each.picture}" for each in done))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return Reproduced(experiment.name, experiment.text(results), store.path, picture, len(keys), missing)
