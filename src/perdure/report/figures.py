@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 
 from perdure.experiments.ledger import Results
+from perdure.experiments.methods import Kind
 from perdure.experiments.runner import Protocol
 from perdure.metrics import AccuracyMatrix
 from perdure.report.tables import Column, Figure, Row, Table
@@ -17,6 +19,10 @@ from perdure.report.tables import Column, Figure, Row, Table
 SHOWN = Protocol("given", "transductive")
 PER_LINE = 4
 """Panels side by side."""
+GREYS: Mapping[Kind, str] = {"source-only": "0.75", "nearest class mean": "0.6", "LDA": "0.4"}
+"""Of the lower bounds; the other methods have a colour each."""
+LINES: Mapping[Kind, str] = dict.fromkeys((*GREYS, "split"), ":")
+"""Of what learns no environment after another."""
 
 
 def running(matrix: AccuracyMatrix, figure: Figure, *, orderless: bool) -> Float[np.ndarray, " stages"]:
@@ -64,7 +70,7 @@ def curves(table: Table, results: Results, path: Path, figure: Figure | None) ->
                 continue
             mean = 100 * np.mean(lines, axis=0)
             stages = np.arange(1, len(mean) + 1)
-            style = {"color": f"C{number % 10}", "linestyle": "-" if row.method.kind == "continual" else ":"}
+            style = {"color": GREYS.get(row.method.kind, f"C{number % 10}"), "linestyle": LINES.get(row.method.kind, "-")}
             (line,) = axis.plot(stages, mean, marker="o", markersize=3, **style)
             if len(lines) > 1:
                 spread = 100 * np.std(lines, axis=0, ddof=1)
