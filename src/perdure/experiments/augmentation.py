@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from perdure.experiments.features import cloud, error
+from perdure.experiments.features import balanced, cloud, error, same_stream
 from perdure.generative import ReplayKind
 from perdure.progress import Progress, progress_bar
 from perdure.scenarios import office_home
@@ -18,7 +21,7 @@ from perdure.variational import VariationalConfig, VariationalLearner
 
 FIRST_CLASS = office_home.TASKS[0][0]
 """Of the supplement's class order; the paper shows its features in all domains."""
-CURVE_POINTS = 4
+CURVE_POINTS = 6
 """How often a query is scored while it is learned, once the solver is."""
 
 
@@ -40,7 +43,8 @@ def augmentation(config: VariationalConfig, scenario: Scenario, device: str, pro
             follower.config = replace(learner.config, replay=replay)
             curves[name] = _curve(follower, second, scenario, progress)
         found.append({"environment": second.name, **curves})
-    return {"first": first.name, "second": found, "domains": _domains(scenario, config.seed)}
+    rows = _rows_by_domain(scenario)
+    return {"first": first.name, "second": found, "domains": _domains(rows, config.seed), "relation": _relation(rows)}
 
 
 def _curve(learner: VariationalLearner, environment: Environment, scenario: Scenario, progress: Progress) -> dict[str, Any]:
@@ -57,7 +61,7 @@ def _curve(learner: VariationalLearner, environment: Environment, scenario: Scen
         nonlocal y
         report(step)
         done = step - config.warm_up
-        if done <= 0 or done % every:
+        if done <= 0 or (done % every and done < config.steps):
             return
         inference, solver = learner.inference, learner.solver
         assert inference is not None and solver is not None
@@ -75,17 +79,38 @@ def _curve(learner: VariationalLearner, environment: Environment, scenario: Scen
     return curve
 
 
-def _domains(scenario: Scenario, seed: int) -> dict[str, Any]:
-    """The first class in every domain, as it comes: the paper's estimate of how domains are related."""
+def _rows_by_domain(scenario: Scenario) -> dict[str, tuple[Float[Tensor, "n features"], list[Any]]]:
+    """Domain → its rows as they come, with their classes: the support's, then the queries'."""
     first = scenario.environments[0]
     assert first.support is not None
     support, _ = first.name.split("→")
-    sets = [(support, first.support.x, first.support.y)]
+    rows = {support: (torch.from_numpy(first.support.x), first.support.y.tolist())}
     for environment in scenario.environments:
         assert environment.query is not None
-        sets.append((environment.name.split("→")[1], environment.query.x, scenario.answers.transductive[environment.name]))
-    rows = []
-    for name, x, y in sets:
-        chosen = torch.from_numpy(x[as_labels(y) == FIRST_CLASS])
-        rows.append((name, chosen, torch.zeros(len(chosen), dtype=torch.int64)))
-    return {"class": FIRST_CLASS, **cloud(rows, seed)}
+        truth = as_labels(scenario.answers.transductive[environment.name]).tolist()
+        rows[environment.name.split("→")[1]] = (torch.from_numpy(environment.query.x), truth)
+    return rows
+
+
+def _domains(rows: dict[str, tuple[Float[Tensor, "n features"], list[Any]]], seed: int) -> dict[str, Any]:
+    """The first class in every domain: the paper's estimate of how domains are related."""
+    chosen = [(name, x[torch.tensor([label == FIRST_CLASS for label in y])]) for name, (x, y) in rows.items()]
+    return {"class": FIRST_CLASS, **cloud([(name, x, torch.zeros(len(x), dtype=torch.int64)) for name, x in chosen], seed)}
+
+
+def _relation(rows: dict[str, tuple[Float[Tensor, "n features"], list[Any]]]) -> list[dict[str, Any]]:
+    """How apart every two domains are, class by class equally many rows of both."""
+    place = {label: number for number, label in enumerate(sorted({label for _, y in rows.values() for label in y}))}
+    found = []
+    for (a, (x_a, labels_a)), (b, (x_b, labels_b)) in combinations(sorted(rows.items()), 2):
+        y_a, y_b = (torch.tensor([place[label] for label in labels]) for labels in (labels_a, labels_b))
+        some_a, some_b = balanced(y_a, y_b)
+        of_first = y_a[some_a] == place[FIRST_CLASS]
+        found.append(
+            {
+                "domains": [a, b],
+                "first class": same_stream(x_a[some_a[of_first]], x_b[some_b[of_first]]),
+                "all classes": same_stream(x_a[some_a], x_b[some_b]),
+            }
+        )
+    return found

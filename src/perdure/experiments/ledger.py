@@ -24,7 +24,7 @@ from perdure.experiments.runner import Protocol
 from perdure.experiments.studies import STUDIES
 from perdure.metrics import AccuracyMatrix
 from perdure.progress import Progress
-from perdure.scenarios import office31, office_home
+from perdure.scenarios import office31, office_home, raw_digits
 from perdure.settings import settings_from_json
 from perdure.streams import Scenario
 from perdure.variational import VariationalConfig
@@ -49,6 +49,7 @@ SOURCES: Mapping[str, Source] = {
     "office_home.tasks": Source(office_home.tasks, lambda *_: len(office_home.TASKS), "officehome_resnet50.npz"),
     "office_home.combined": Source(office_home.combined, lambda *_: len(office_home.TASKS), "officehome_resnet50.npz"),
     "office_home.domains": Source(office_home.domains, lambda _, queries: len(queries), "officehome_resnet50.npz"),
+    "raw_digits.domains": Source(raw_digits.domains, lambda _, queries: len(queries), raw_digits.FILE),
 }
 
 
@@ -115,7 +116,11 @@ class Planned:
         """What `to_json` was made from."""
         kind: Kind = values["method"]["kind"]
         config = values["method"]["config"]
-        method = Method(kind, None if config is None else settings_from_json(VariationalConfig, config, "A planned run"))
+        method = Method(
+            kind,
+            None if config is None else settings_from_json(VariationalConfig, config, "A planned run"),
+            values["method"].get("backbone"),
+        )
         return cls(
             method,
             Place(values["place"]["source"], _tuples(values["place"]["arguments"])),

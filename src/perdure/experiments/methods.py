@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from perdure.errors import InputError, NotSolvableYet, UnknownEnvironment
+from perdure.experiments.backbones import BACKBONES, BackboneName
 from perdure.experiments.lower_bounds import lda, nearest_class_mean, source_only
 from perdure.experiments.runner import PROTOCOLS, Learner, Run, run
 from perdure.metrics import accuracy
@@ -57,10 +59,16 @@ class Method:
 
     kind: Kind
     config: VariationalConfig | None = None
+    backbone: BackboneName | None = None
+    """The network that is trained along, from scratch or fine-tuned; `None`: inputs are features of a frozen one."""
 
     def __post_init__(self) -> None:
         if (self.config is None) == (self.kind in ("continual", "split", "joint")):
             raise InputError(f"A {self.kind!r} method needs {'a' if self.config is None else 'no'} configuration.")
+        if self.backbone is not None and self.backbone not in BACKBONES:
+            raise InputError(f"No backbone is called {self.backbone!r}. Known: {', '.join(BACKBONES)}.")
+        if self.backbone is not None and self.config is None:
+            raise InputError(f"A {self.kind!r} method trains nothing, so it has no use for the backbone {self.backbone!r}.")
 
     def at(self, setting: Setting, seed: int) -> Method:
         """The method with the setting and the seed of a run."""
@@ -88,25 +96,27 @@ class Method:
         if self.kind == "LDA":
             return lda()
         assert self.config is not None
+        new = partial(VariationalLearner, self.config, backbone=self.backbone and BACKBONES[self.backbone], device=device)
         if self.kind == "split":
-            return OneForEach(self.config, device)
+            return OneForEach(new)
         if self.kind == "joint":
-            return AllAtOnce(VariationalLearner(self.config, device=device), environments)
-        return VariationalLearner(self.config, device=device)
+            return AllAtOnce(new(), environments)
+        return new()
 
     def to_json(self) -> dict[str, Any]:
         """What tells it from every other method."""
-        return {"kind": self.kind, "config": None if self.config is None else asdict(self.config)}
+        config = None if self.config is None else asdict(self.config)
+        return {"kind": self.kind, "config": config, **({} if self.backbone is None else {"backbone": self.backbone})}
 
 
-def continual(config: VariationalConfig) -> Method:
+def continual(config: VariationalConfig, *, backbone: BackboneName | None = None) -> Method:
     """One learner for all environments, one after another."""
-    return Method("continual", config)
+    return Method("continual", config, backbone)
 
 
-def upper_bound(config: VariationalConfig) -> Method:
+def upper_bound(config: VariationalConfig, *, backbone: BackboneName | None = None) -> Method:
     """The paper's upper bound (task split, domain split): a learner for each environment, which nothing can make forget."""
-    return Method("split", config)
+    return Method("split", config, backbone)
 
 
 def joint_training(config: VariationalConfig) -> Method:
@@ -121,8 +131,8 @@ LOWER_BOUNDS = {name: Method(name) for name in ("source-only", "nearest class me
 class OneForEach:
     """A new learner for every environment. Its answers are among that environment's classes, so it must be told which."""
 
-    def __init__(self, config: VariationalConfig, device: str) -> None:
-        self._config, self._device = config, device
+    def __init__(self, new: Callable[[], VariationalLearner]) -> None:
+        self._new = new
         self._learners: dict[str, VariationalLearner] = {}
 
     @property
@@ -137,7 +147,7 @@ class OneForEach:
 
     def learn(self, environment: Environment, *, progress: Progress = None) -> None:
         """Learn it apart from all others."""
-        learner = VariationalLearner(self._config, device=self._device)
+        learner = self._new()
         learner.learn(environment, progress=progress)
         self._learners[environment.name] = learner
 

@@ -55,7 +55,7 @@ class Cell(NamedTuple):
     planned: int
 
     def __str__(self) -> str:
-        return _mean_and_spread(list(self.values.values()))
+        return mean_and_spread(list(self.values.values()))
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Table:
                 continue
             widths = [max(len(line[i]) for line in (header, *body)) for i in range(len(header))]
             lines.append(str(protocol))
-            lines += ["  " + _aligned(line, widths) for line in (header, *body)]
+            lines += ["  " + aligned_row(line, widths) for line in (header, *body)]
             lines.append("")
         return "\n".join(lines).rstrip()
 
@@ -175,8 +175,8 @@ class Table:
             header, body = self._grid(results, protocol)
             if not body:
                 continue
-            lines += [f"**{protocol}**", "", _markdown_row(header), _markdown_row(["---"] + ["--:"] * (len(header) - 1))]
-            lines += [_markdown_row([cell or " " for cell in line]) for line in body]
+            lines += [f"**{protocol}**", "", markdown_row(header), markdown_row(["---"] + ["--:"] * (len(header) - 1))]
+            lines += [markdown_row([cell or " " for cell in line]) for line in body]
             lines.append("")
         lines.append(f"Every run: `reproduce/results/{self.name}.json`. Command: `perdure reproduce {self.name}`.")
         return "\n".join(lines)
@@ -226,18 +226,18 @@ def _for_column(seeds: Sequence[int], column: Column) -> Sequence[int]:
     return seeds if column.seeds is None else seeds[: column.seeds]
 
 
-def _mean_and_spread(values: Sequence[float]) -> str:
+def mean_and_spread(values: Sequence[float]) -> str:
     if not values:
         return "–"
     return f"{np.mean(values):.1f}" + (f"±{np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+def aligned_row(cells: Sequence[str], widths: Sequence[int]) -> str:
     first, *rest = (
         cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
     )
     return "  ".join((first, *rest)).rstrip()
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
+def markdown_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
