@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from perdure import VariationalLearner
-from perdure.generative import FeatureGenerator, Rehearsal, Replay, ReplayKind, Snapshot
+from perdure.generative import ClassPriors, FeatureGenerator, Rehearsal, Replay, ReplayKind, Snapshot
 from perdure.inference import Decoder, InferenceModule
 from perdure.solver import TwoLayerClassifier
 
@@ -56,7 +56,8 @@ def remembered(name: str, h: Tensor, labels: Tensor, classes: list[int]) -> Snap
 
 def test_with_a_class_prior_a_class_is_drawn_first_and_is_the_label() -> None:
     means = torch.tensor([[100.0, 0.0], [0.0, 100.0], [100.0, 100.0]])
-    drawn = FeatureGenerator(plain_decoder(), classifier(classes=3), means, hard_labels=False)(300, rng())
+    priors = ClassPriors(means - 500, means)
+    drawn = FeatureGenerator(plain_decoder(), classifier(classes=3), priors, hard_labels=False)(300, rng())
     at_prior_of = torch.cdist(drawn.h, means).argmin(dim=1)
     assert_close(drawn.labels, torch.nn.functional.one_hot(at_prior_of, 3).float(), rtol=0, atol=0)
     assert drawn.labels.sum(dim=0).min() > 60  # each class about a third of the time
@@ -64,7 +65,8 @@ def test_with_a_class_prior_a_class_is_drawn_first_and_is_the_label() -> None:
 
 def test_z_is_drawn_around_the_mean_of_its_class_with_unit_variance() -> None:
     means = torch.tensor([[100.0, 50.0]])
-    drawn = FeatureGenerator(plain_decoder(), classifier(classes=1), means, hard_labels=False)(4000, rng())
+    priors = ClassPriors(means - 500, means)
+    drawn = FeatureGenerator(plain_decoder(), classifier(classes=1), priors, hard_labels=False)(4000, rng())
     z = drawn.h * math.sqrt(1 + EPS)
     assert_close(z.mean(dim=0), means[0], rtol=0, atol=0.1)
     assert_close(z.std(dim=0), torch.ones(2), rtol=0, atol=0.05)
@@ -88,7 +90,8 @@ def test_hard_labels_are_what_f_finds_most_likely() -> None:
 
 @pytest.mark.parametrize("means", [None, torch.zeros(2, 2)])
 def test_what_is_drawn_is_a_function_of_the_generator(means: Tensor | None) -> None:
-    generate = FeatureGenerator(plain_decoder(), classifier(), means, hard_labels=False)
+    priors = None if means is None else ClassPriors(means, means)
+    generate = FeatureGenerator(plain_decoder(), classifier(), priors, hard_labels=False)
     one, same, other = generate(9, rng(1)), generate(9, rng(1)), generate(9, rng(2))
     assert torch.equal(one.h, same.h)
     assert torch.equal(one.labels, same.labels)
@@ -101,8 +104,8 @@ def test_what_is_drawn_is_a_function_of_the_generator(means: Tensor | None) -> N
 
 def test_noise_is_standard_normal_whatever_the_decoder_and_keeps_the_labels_of_generated_features() -> None:
     means = torch.tensor([[50.0, 9.0], [9.0, 50.0]])
-    generate = FeatureGenerator(plain_decoder(), classifier(), means, hard_labels=False)
-    other = FeatureGenerator(plain_decoder(), classifier(), means + 1000, hard_labels=False)
+    generate = FeatureGenerator(plain_decoder(), classifier(), ClassPriors(means, means + 9), hard_labels=False)
+    other = FeatureGenerator(plain_decoder(), classifier(), ClassPriors(means, means + 1000), hard_labels=False)
     one, two = (Snapshot("a", torch.tensor([0, 1]), None, g, None).replay(4000, rng(3), "noise") for g in (generate, other))
     assert torch.equal(one.h, two.h)
     assert_close(one.h.mean(dim=0), torch.zeros(2), rtol=0, atol=0.1)
@@ -146,7 +149,7 @@ def encoding() -> InferenceModule:
 
 def test_evidence_equals_hand_computed_value(encoding: InferenceModule) -> None:
     means = torch.tensor([[0.0, 0.0], [2.0, 0.0]])
-    generate = FeatureGenerator(plain_decoder(), classifier(), means, hard_labels=False)
+    generate = FeatureGenerator(plain_decoder(), classifier(), ClassPriors(means, means + 9), hard_labels=False)
     snapshot = Snapshot("a", torch.tensor([0, 1]), encoding, generate, None)
     # x = (2, 2) is z = (1, 1): a squared distance of 2 to either mean, which counts as that of 3 dimensions instead of 2.
     expected = math.log(2 * math.exp(-0.5 * 2 * 3 / 2))
@@ -168,9 +171,10 @@ def test_evidence_without_a_class_prior_is_that_of_the_standard_normal(encoding:
 @pytest.mark.parametrize(
     ("settings", "kept"),
     [
-        ({}, "hypothesis inference prior_means"),
+        ({}, "drawn_around hypothesis inference prior_means"),
+        ({"replay_around": "prior"}, "hypothesis inference prior_means"),
         ({"conditioning": "environment"}, "hypothesis inference"),
-        ({"snapshot": "decoder"}, "decode hypothesis prior_means"),
+        ({"snapshot": "decoder"}, "decode drawn_around hypothesis prior_means"),
         ({"snapshot": "none", "replay": "none"}, ""),
         ({"snapshot": "none", "replay": "memory"}, "memory"),
         ({"replay": "memory"}, "hypothesis inference memory prior_means"),

@@ -221,8 +221,8 @@ def test_snapshots_are_frozen() -> None:
             for network in (snapshot.inference, snapshot.generate.decode, snapshot.generate.hypothesis):
                 assert not network.training
                 assert not any(parameter.requires_grad for parameter in network.parameters())
-            assert snapshot.generate.prior_means is not None
-            assert not snapshot.generate.prior_means.requires_grad
+            assert snapshot.generate.priors is not None
+            assert not any(tensor.requires_grad for tensor in snapshot.generate.priors)
 
 
 def test_the_same_answers_are_given_of_an_environment_with_its_own_f_forever() -> None:

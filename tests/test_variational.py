@@ -377,11 +377,28 @@ def test_what_is_kept_is_what_was_learned_last() -> None:
     assert snapshot.generate is not None
     assert snapshot.inference is not None
     assert snapshot.generate.decode is snapshot.inference.decode
-    assert snapshot.generate.prior_means is not None
+    assert snapshot.generate.priors is not None
     assert differences(anatomy(snapshot.inference, flags=False), anatomy(final["inference"], flags=False)) == []
     assert differences(anatomy(snapshot.generate.hypothesis, flags=False), anatomy(final["f"], flags=False)) == []
-    assert torch.equal(snapshot.generate.prior_means, final["means"])
+    assert torch.equal(snapshot.generate.priors.means, final["means"])
     assert (learner.inference, learner.hypothesis, learner.adversary, learner.in_progress) == (None, None, None, None)
+
+
+def test_a_class_is_drawn_around_where_its_support_rows_lie() -> None:
+    environment = three()[0]
+    assert environment.support is not None
+    (snapshot,) = learner_of([environment]).snapshots
+    assert snapshot.inference is not None
+    assert snapshot.generate is not None
+    assert snapshot.generate.priors is not None
+    z, y = snapshot.inference.encode(torch.from_numpy(environment.support.x), "support").mean, environment.support.y
+    expected = torch.stack([z[torch.from_numpy(y == label)].mean(dim=0) for label in environment.support.classes])
+    assert_close(snapshot.generate.priors.drawn_around, expected)
+    (at_prior,) = learner_of([environment], replay_around="prior").snapshots
+    assert at_prior.generate is not None
+    assert at_prior.generate.priors is not None
+    assert torch.equal(at_prior.generate.priors.drawn_around, at_prior.generate.priors.means)
+    assert torch.equal(at_prior.generate.priors.means, snapshot.generate.priors.means)
 
 
 def test_without_task_confusion_a_snapshot_keeps_f_for_its_own_classes_only() -> None:
@@ -833,5 +850,5 @@ def test_bytes_held_are_those_of_the_tensors() -> None:
     decoder = 8 * 16 + 16 + 4 * 16
     for name, classes in (("clinic", 2), ("farm", 3), ("zoo", 2)):
         f = 16 * 16 + 16 + 16 * classes + classes
-        assert learner.bytes_held[name] == 4 * (encoder + decoder + f + classes * 8) + 8  # and batch norm's counter
+        assert learner.bytes_held[name] == 4 * (encoder + decoder + f + 2 * classes * 8) + 8  # and batch norm's counter
     assert learner.bytes_held["(shared)"] == 4 * (16 * 16 + 16 + 16 * 6 + 6)

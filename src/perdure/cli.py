@@ -164,6 +164,12 @@ def parser() -> argparse.ArgumentParser:
     again.add_argument("--only", metavar="TEXT", help='of the missing runs, those that are called so, such as "joint training"')
     again.add_argument("--workers", type=_positive, metavar="N", help="processes of one thread each (as many as cores)")
     again.add_argument("--data", type=Path, metavar="DIR", help="folder of the features (PERDURE_DATA, else ../shared/data)")
+    again.add_argument(
+        "--matmul-precision",
+        choices=("highest", "high", "medium"),
+        default="highest",
+        help="of matrix products, as in torch; medium is bfloat16, several times as fast on some processors (highest)",
+    )
     _add_device(again)
     return top
 
@@ -317,6 +323,7 @@ def _reproduce(args: argparse.Namespace, notes: Notes) -> Answer:
             quick=args.quick,
             workers=args.workers,
             device=args.device,
+            precision=args.matmul_precision,
             data=args.data,
             progress=None if sys.stderr.isatty() and "json" not in args else False,
             show=args.show,

@@ -25,14 +25,23 @@ class Replay(NamedTuple):
     labels: Float[Tensor, "n classes"]
 
 
+class ClassPriors(NamedTuple):
+    """What c adds to the choice of the snapshot in the class-prior reading."""
+
+    means: Float[Tensor, "own latent"]
+    r"""The learned `mu_y` that z of a class was drawn towards."""
+    drawn_around: Float[Tensor, "own latent"]
+    """Where z of a class came to lie, and is drawn from: the encoder need not have reached the prior."""
+
+
 @dataclass(frozen=True, eq=False)
 class FeatureGenerator:
     """The decoder of an environment that is over, with what labels its features."""
 
     decode: Decoder
     hypothesis: TwoLayerClassifier
-    prior_means: Float[Tensor, "own latent"] | None
-    """The learned `mu_y` in the class-prior reading of c; `None` in the environment reading."""
+    priors: ClassPriors | None
+    """Of the class-prior reading of c; `None` in the environment reading."""
     hard_labels: bool
 
     @torch.no_grad()
@@ -40,13 +49,13 @@ class FeatureGenerator:
         """`n` features drawn through the decoder (eq. 5), labelled by this environment's own hypothesis or by their class."""
         linear = self.decode.linear
         z = torch.randn(n, linear.in_features, generator=rng, device=linear.weight.device)
-        if self.prior_means is None:
+        if self.priors is None:
             h = self.decode(z)
             belief = self.hypothesis(h).softmax(dim=1)
             return Replay(h, F.one_hot(belief.argmax(dim=1), belief.shape[1]).float() if self.hard_labels else belief)
-        own = len(self.prior_means)
+        own = len(self.priors.drawn_around)
         y = torch.randint(own, (n,), generator=rng, device=z.device)
-        return Replay(self.decode(z + self.prior_means[y]), F.one_hot(y, own).float())
+        return Replay(self.decode(z + self.priors.drawn_around[y]), F.one_hot(y, own).float())
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +81,9 @@ class Snapshot:
             tensors |= {f"hypothesis.{name}": tensor for name, tensor in self.generate.hypothesis.state_dict().items()}
             if self.inference is None:
                 tensors |= {f"decode.{name}": tensor for name, tensor in self.generate.decode.state_dict().items()}
-            if self.generate.prior_means is not None:
-                tensors["prior_means"] = self.generate.prior_means
+            if self.generate.priors is not None:
+                means, drawn_around = self.generate.priors
+                tensors |= {"prior_means": means, **({} if drawn_around is means else {"drawn_around": drawn_around})}
         if self.memory is not None:
             tensors |= {"memory.h": self.memory.h, "memory.labels": self.memory.labels}
         return tensors
@@ -87,9 +97,8 @@ class Snapshot:
         """
         assert self.inference is not None and self.generate is not None
         z = self.inference.encode(x, "query").mean
-        means = self.generate.prior_means
-        if means is None:
-            means = z.new_zeros(1, z.shape[1])
+        priors = self.generate.priors
+        means = z.new_zeros(1, z.shape[1]) if priors is None else priors.means
         return torch.logsumexp(-0.5 * torch.cdist(z, means).square() * (dimensions / z.shape[1]), dim=1)
 
     def replay(self, n: int, rng: torch.Generator, kind: ReplayKind) -> Replay:

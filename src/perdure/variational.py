@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from perdure import checkpoint as checkpoints
 from perdure.errors import CheckpointError, InputError, NotSolvableYet, UnknownEnvironment
-from perdure.generative import FeatureGenerator, Rehearsal, Replay, ReplayKind, Snapshot
+from perdure.generative import ClassPriors, FeatureGenerator, Rehearsal, Replay, ReplayKind, Snapshot
 from perdure.inference import Decoder, InferenceModule, Stream
 from perdure.objectives import (
     Posterior,
@@ -82,6 +82,9 @@ class VariationalConfig:
     """Standard deviation of the first prior means (class prior only)."""
     replay: ReplayKind = "generative"
     """What the solver is reminded with."""
+    replay_around: Literal["posterior", "prior"] = "posterior"
+    """Where a replayed class is drawn: around the mean of z over its support rows, or around the mean of its prior, which the
+    encoder may be far from (class prior only)."""
     hard_labels: bool = False
     """Label replayed features with f's answer instead of its belief (environment reading only; a class prior gives the class)."""
     memory: int = 1024
@@ -568,13 +571,16 @@ class VariationalLearner:
             if network is not None:
                 network.eval().requires_grad_(False)
         kept = copy.deepcopy(inference)
-        means = lesson.prior_means.detach().clone() if config.conditioning == "class_prior" else None
+        priors = None
+        if config.conditioning == "class_prior":
+            means = lesson.prior_means.detach().clone()
+            priors = ClassPriors(means, self._posterior_means(lesson) if self._draws_around_posterior else means)
         self.snapshots.append(
             Snapshot(
                 environment=lesson.name,
                 classes=lesson.classes,
                 inference=kept if config.snapshot == "full" else None,
-                generate=None if config.snapshot == "none" else FeatureGenerator(kept.decode, f, means, config.hard_labels),
+                generate=None if config.snapshot == "none" else FeatureGenerator(kept.decode, f, priors, config.hard_labels),
                 memory=self._memorise(lesson) if config.replay == "memory" else None,
             )
         )
@@ -592,6 +598,21 @@ class VariationalLearner:
         """Only these outputs. The first weights of its new layer are overwritten, but drawing them must not be noticed."""
         with initialised_from(self.config.seed):
             network.keep(classes)
+
+    @property
+    def _draws_around_posterior(self) -> bool:
+        """Whether a snapshot keeps where z of its classes lies: only what replays it needs to know."""
+        config = self.config
+        return config.replay == "generative" and config.conditioning == "class_prior" and config.replay_around == "posterior"
+
+    def _posterior_means(self, lesson: Lesson) -> Float[Tensor, "own latent"]:
+        """The mean of z over the support rows of each class."""
+        assert lesson.environment is not None and lesson.environment.support is not None
+        inference, _, _ = self._networks()
+        support = lesson.environment.support
+        z = torch.from_numpy(self._in_chunks(lambda rows: inference.encode(rows, "support").mean, support.x))
+        own = F.one_hot(torch.from_numpy(np.searchsorted(np.array(support.classes), support.y))).float()
+        return (own.T @ z / own.sum(dim=0)[:, None]).to(self.device)
 
     def _memorise(self, lesson: Lesson) -> Replay:
         """Features of real support rows and their classes, for the control that stores them."""
@@ -839,8 +860,12 @@ class VariationalLearner:
             f = self._restored_classifier(tensors.folder("hypothesis"))
             if decode is None or f is None or f.classes != len(classes):
                 raise ValueError(f"no decoder or no f of {len(classes)} classes was kept of {entry['name']!r}")
-            means = tensors.numbers("prior_means", len(classes), config.latent) if config.conditioning == "class_prior" else None
-            generate = FeatureGenerator(decode, f, means, config.hard_labels)
+            priors = None
+            if config.conditioning == "class_prior":
+                means = tensors.numbers("prior_means", len(classes), config.latent)
+                drawn_around = tensors.numbers("drawn_around", *means.shape) if self._draws_around_posterior else means
+                priors = ClassPriors(means, drawn_around)
+            generate = FeatureGenerator(decode, f, priors, config.hard_labels)
         if config.replay == "memory":
             rows = max(1, len(tensors["memory.h"]))
             memory = Replay(

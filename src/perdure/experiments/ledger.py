@@ -10,7 +10,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -81,6 +81,14 @@ class Place:
     def unordered(self) -> Place:
         """One name for all orders of the same environments."""
         return replace(self, arguments=tuple(tuple(sorted(a)) if isinstance(a, tuple) else a for a in self.arguments))
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Where each of its environments stands among those of `unordered()`; a tuple of names has one for each."""
+        for argument in self.arguments:
+            if isinstance(argument, tuple):
+                return tuple(sorted(argument).index(name) for name in argument)
+        return tuple(range(self.environments))
 
 
 @dataclass(frozen=True)
@@ -244,13 +252,15 @@ class Store:
             runs = {str(entry["key"]): entry for entry in stored["runs"]}
             return {key: entry for key, entry in runs.items() if entry["run"]["revision"] == REVISION}
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"{self.path} is not a file of results ({type(error).__name__}: {error}). Restore it, or remove it to begin anew."
-            ) from error
+            raise self._damaged(error) from error
 
     def results(self) -> dict[str, Result]:
         """Key → numbers."""
-        return {key: Result.from_json(entry["result"]) for key, entry in self.read().items()}
+        entries = self.read()
+        try:
+            return {key: Result.from_json(entry["result"]) for key, entry in entries.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._damaged(error) from error
 
     def add(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
         """Keep more runs, beside those that another process may have written meanwhile."""
@@ -259,6 +269,11 @@ class Store:
             merged = {**self.read(), **entries}
             lines = ",\n".join(json.dumps(merged[key], ensure_ascii=False, allow_nan=False) for key in sorted(merged))
             write_atomically(self.path, f'{{"runs": [\n{lines}\n]}}\n')
+
+    def _damaged(self, error: Exception) -> InputError:
+        return InputError(
+            f"{self.path} is not a file of results ({type(error).__name__}: {error}). Restore it, or remove it to begin anew."
+        )
 
 
 def entry(planned: Planned, result: Result) -> dict[str, Any]:
@@ -273,7 +288,8 @@ def put_section(path: Path, name: str, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path):
         before = path.read_text(encoding="utf-8") if path.exists() else "# Ledger\n"
-        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+        # No section holds the beginning of another: where a person lost an end, what follows is not swallowed.
+        pattern = re.compile(f"{re.escape(begin)}(?:(?!<!-- begin ).)*?{re.escape(end)}", re.DOTALL)
         there = pattern.search(before)
         after = pattern.sub(lambda _: section, before, count=1) if there else f"{before.rstrip()}\n\n{section}\n"
         if after != before:
@@ -297,10 +313,18 @@ def write_atomically(path: Path, text: str) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One process at a time, of those that write `path`."""
-    with open(path.parent / f".{path.name}.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    """One process at a time, of those that write `path`. The lock's file is there only as long as it is held."""
+    lock, held = path.parent / f".{path.name}.lock", False
+    while not held:
+        with open(lock, "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):  # removed by the last holder, and perhaps made anew by another process
+                held = os.path.samestat(os.fstat(file.fileno()), lock.stat())
+            if held:
+                try:
+                    yield
+                finally:
+                    lock.unlink()
 
 
 def _protocol(name: str) -> Protocol:
@@ -315,7 +339,8 @@ def _protocol(name: str) -> Protocol:
 def _device_name(device: str) -> str:
     import torch
 
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+    rounded = "" if torch.get_float32_matmul_precision() == "highest" else f", {torch.get_float32_matmul_precision()} precision"
+    return (torch.cuda.get_device_name(device) if device.startswith("cuda") else device) + rounded
 
 
 def _lists(arguments: Sequence[Argument]) -> list[Any]:

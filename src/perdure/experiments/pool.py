@@ -13,12 +13,16 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from perdure.experiments.ledger import Planned, Result
 
+Precision: TypeAlias = Literal["highest", "high", "medium"]
+"""Of matrix products, in torch's words; "medium" rounds their factors to bfloat16, which some processors multiply several
+times as fast."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 REPORT_EVERY = 0.5
 """Seconds between two reports of a worker."""
@@ -57,6 +61,7 @@ def execute(
     *,
     workers: int,
     device: str = "cpu",
+    precision: Precision = "highest",
     finished: Callable[[Task, Result], object],
     progress: bool | None = None,
 ) -> list[Failure]:
@@ -70,15 +75,15 @@ def execute(
     started: list[BaseProcess] = []
 
     def start(slot: int) -> Worker:
-        worker = _start(slot, device)
+        worker = _start(slot, device, precision)
         started.append(worker.process)
         return worker
 
     try:
         with environment_variables(ONE_THREAD):
-            active += [start(slot) for slot in range(min(workers, len(tasks)))]
-            for worker in active:
-                _give(worker, waiting.pop(0))
+            for slot in range(min(workers, len(tasks))):
+                active.append(start(slot))
+                _give(active[-1], waiting.pop(0))
             while active:
                 for pipe in wait([worker.pipe for worker in active]):
                     worker = next(each for each in active if each.pipe is pipe)
@@ -115,10 +120,16 @@ def execute(
     return failures
 
 
-def _start(slot: int, device: str) -> Worker:
+def _start(slot: int, device: str, precision: Precision) -> Worker:
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_work, args=(theirs, device), daemon=True)
-    process.start()
+    process = multiprocessing.get_context("spawn").Process(target=_work, args=(theirs, device, precision), daemon=True)
+    # Ctrl-C reaches every process of a terminal, but the parent decides. What is held back here stays so in the new process.
+    resource_tracker.ensure_running()  # otherwise `start` does it, and lets the signal through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()  # so that its end is noticed
     return Worker(slot, process, ours)
 
@@ -129,26 +140,29 @@ def _give(worker: Worker, task: Task) -> None:
         worker.pipe.send_bytes(json.dumps(task.planned.to_json()).encode())
 
 
-def _work(pipe: Connection, device: str) -> None:
+def _work(pipe: Connection, device: str, precision: Precision) -> None:
     """What a worker does until its pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it too; the parent decides
     import torch
 
     torch.set_num_threads(1)
+    torch.set_float32_matmul_precision(precision)
     logging.getLogger("perdure").setLevel(logging.ERROR)  # that memory replay keeps data is said in the tables
     while True:
         try:
             planned = Planned.from_json(json.loads(pipe.recv_bytes()))
         except (EOFError, OSError):
             return
-        message: dict[str, Any]
         try:
-            message = {"result": planned.carry_out(device=device, progress=_Report(pipe)).to_json()}
+            try:
+                result = planned.carry_out(device=device, progress=_Report(pipe))
+                message = json.dumps({"result": result.to_json()}, allow_nan=False)  # NaN cannot be kept: a failure of this run
+            except (BrokenPipeError, ConnectionResetError):
+                raise
+            except Exception:
+                message = json.dumps({"failed": traceback.format_exc()})
+            pipe.send_bytes(message.encode())
         except (BrokenPipeError, ConnectionResetError):
             return  # nobody is listening any more
-        except Exception:
-            message = {"failed": traceback.format_exc()}
-        pipe.send_bytes(json.dumps(message).encode())
 
 
 class _Report:

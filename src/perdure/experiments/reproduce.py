@@ -13,7 +13,7 @@ from typing import Any
 
 from perdure.errors import InputError, PerdureError
 from perdure.experiments.ledger import Result, Results, Store, entry, put_section
-from perdure.experiments.pool import Failure, Task, environment_variables, execute
+from perdure.experiments.pool import Failure, Precision, Task, environment_variables, execute
 from perdure.scenarios.frozen import data_file
 
 FOLDER = "reproduce"
@@ -64,6 +64,7 @@ def reproduce(
     quick: bool = False,
     workers: int | None = None,
     device: str = "cpu",
+    precision: Precision = "highest",
     data: str | Path | None = None,
     progress: bool | None = None,
     show: bool = False,
@@ -73,7 +74,8 @@ def reproduce(
 
     Results stand in `reproduce/results/NAME.json`, and under `reproduce/results/quick/` if `quick`; a run that stands in any
     of these files is not done again. `show` runs nothing and writes what is there. `only`: of the missing runs, those whose
-    label contains it, such as "joint training" or "seed 1". `progress` as for `learn`, but without function.
+    label contains it, such as "joint training" or "seed 1". `precision`: of matrix products, as torch names it. `progress` as
+    for `learn`, but without function.
     """
     folder = find_folder()
     experiments = [load(folder, name, quick=quick) for name in dict.fromkeys([names] if isinstance(names, str) else names)]
@@ -84,7 +86,9 @@ def reproduce(
     try:
         if not show:
             with environment_variables({} if data is None else {"PERDURE_DATA": str(data)}):  # the workers read it too
-                failures = _run_missing(experiments, stores, only or "", workers or os.cpu_count() or 1, device, progress)
+                failures = _run_missing(
+                    experiments, stores, only or "", workers or os.cpu_count() or 1, device, precision, progress
+                )
     finally:
         reproduced = [_write(folder, experiment, stores[experiment.name], quick=quick) for experiment in experiments]
     if failures:
@@ -144,7 +148,13 @@ def _share(folder: Path, experiments: Sequence[Experiment], stores: dict[str, St
 
 
 def _run_missing(
-    experiments: Sequence[Experiment], stores: dict[str, Store], only: str, workers: int, device: str, progress: bool | None
+    experiments: Sequence[Experiment],
+    stores: dict[str, Store],
+    only: str,
+    workers: int,
+    device: str,
+    precision: Precision,
+    progress: bool | None,
 ) -> list[Failure]:
     labels = [task.label for experiment in experiments for _, task in experiment.tasks()]
     if not any(only in label for label in labels):
@@ -170,7 +180,8 @@ def _run_missing(
         for store in wanted_by[task.planned.key]:
             store.add({task.planned.key: entry(task.planned, result)})
 
-    return execute([task for _, task in order], workers=workers, device=device, finished=finished, progress=progress)
+    tasks = [task for _, task in order]
+    return execute(tasks, workers=workers, device=device, precision=precision, finished=finished, progress=progress)
 
 
 def _check_device(device: str) -> None:
