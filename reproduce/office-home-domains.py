@@ -10,14 +10,14 @@ from perdure.report.tables import Column, Row, Table
 from perdure.scenarios import office_home
 
 NAME = "office-home-domains"
-SETTING = Setting(features=2048, gamma=2.0, warm_up=500, steps=1000, joint_steps=5000, hypothesis_rate=4e-3)
+SETTING = Setting(features=2048, gamma=2.0, warm_up=500, steps=1000, joint_steps=5000, hypothesis_rate=4e-3, inference_rate=5e-4)
+"""A fifth of the paper's 5,000 steps, so five times its rate for the inference module."""
 SEEDS = (0,)
 QUICK_SETTING = replace(SETTING, warm_up=150, steps=300, joint_steps=1500)
 QUICK_SUPPORTS = ("Ar",)
 ORDERS = {"ascending": office_home.ASCENDING, "descending": office_home.DESCENDING}
 AFRESH = replace(generative_replay(), fresh_solver=True)
 """The solver starts from scratch for each domain, so that only replay can keep what was learned."""
-CONTINUED = replace(AFRESH, fresh_inference=False)
 NO_REPLAY = replace(optimal_baseline(), fresh_solver=True)
 
 
@@ -32,7 +32,6 @@ def table(supports: tuple[str, ...], setting: Setting, *, paper: bool) -> Table:
         for order in ORDERS.values()
         for s in supports
     ]
-    without_encoder = {"snapshot": "decoder"}
     return Table(
         NAME,
         "Office-Home, domains drift (frozen): average over all learned domains",
@@ -51,14 +50,12 @@ def table(supports: tuple[str, ...], setting: Setting, *, paper: bool) -> Table:
                 SEEDS,
                 paper=quoted("18.41 18.86 16.90 20.31 25.84 21.31 25.21 28.42 18.62 25.20"),
             ),
-            Row("without replay, continued", continual(replace(NO_REPLAY, fresh_inference=False)), SEEDS, tier=1),
             Row(
                 "without encoder snapshot",
-                continual(replace(AFRESH, **without_encoder)),
+                continual(replace(AFRESH, snapshot="decoder")),
                 SEEDS,
                 paper=quoted("56.12 56.69 54.07 57.91 62.31 57.74 56.92 62.58 56.20 59.89"),
             ),
-            Row("without encoder snapshot, continued", continual(replace(CONTINUED, **without_encoder)), SEEDS, tier=1),
             Row(
                 "ours",
                 continual(AFRESH),
@@ -66,8 +63,6 @@ def table(supports: tuple[str, ...], setting: Setting, *, paper: bool) -> Table:
                 SEEDS[:1],
                 paper=quoted("62.00 59.17 57.09 62.63 60.00 57.99 54.95 65.05 60.22 59.50"),
             ),
-            Row("ours, continued", continual(CONTINUED), SEEDS, tier=1),
-            Row("ours, replay around the priors", continual(replace(AFRESH, replay_around="prior")), SEEDS, tier=3),
             *(Row(name, method, inductive_seeds=(0,), tier=3) for name, method in LOWER_BOUNDS.items()),
         ],
         average_curves,
@@ -75,8 +70,7 @@ def table(supports: tuple[str, ...], setting: Setting, *, paper: bool) -> Table:
         notes=(
             "frozen ResNet-50 features; the paper fine-tunes the ResNet-50 in this scenario",
             "the solver starts from scratch for each domain; f, f' at the paper's rate 4e-3, the solver at ours of 1e-2",
-            "continued: the inference module goes on from the previous domain's weights instead of starting afresh",
-            "replay around the priors: classes are drawn around their priors' means, not around where their support rows lie",
+            "a fifth of the paper's 5,000 steps, so Adam has five times its rate: 5e-4",
             "joint training: one environment with all domains, 5,000 steps",
             "the upper bound does not depend on the order: its adaptations are run once and stand in both halves",
             "source-only, nearest class mean and LDA keep all support and adapt to nothing",

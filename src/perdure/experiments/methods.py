@@ -38,6 +38,8 @@ class Setting:
     """The same for joint training, which has one environment."""
     hypothesis_rate: float = 4e-4
     """Learning rate of f and f'."""
+    inference_rate: float = 1e-4
+    """Learning rate of the inference module."""
 
     def of(self, config: VariationalConfig, *, joint: bool = False) -> VariationalConfig:
         """The configuration here. One without warm-up gets as many updates in all."""
@@ -48,6 +50,7 @@ class Setting:
             features=self.features,
             gamma=self.gamma,
             hypothesis_rate=self.hypothesis_rate,
+            inference_rate=self.inference_rate,
             warm_up=warm_up,
             steps=steps,
         )
