@@ -65,6 +65,22 @@ def test_a_class_of_two_environments_is_learned_from_both(bound: Callable[[], Su
     assert learner.predict(np.array([[20.0, 24.0]]), "second").tolist() == ["c"]
 
 
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_pictures_are_answered_as_their_pixels_are(bound: Callable[[], SupportOnly]) -> None:
+    rng = np.random.default_rng(3)
+    y = np.repeat(["a", "b", "c"], 20)
+    x = rng.normal(size=(60, 3, 4, 5)) + np.array([{"a": -0.3, "b": 0.0, "c": 0.3}[label] for label in y])[:, None, None, None]
+    probe = rng.normal(size=(200, 3, 4, 5))
+    pictures, pixels = bound(), bound()
+    pictures.learn(Environment("e", Support(x, y)))
+    pixels.learn(Environment("e", Support(x.reshape(60, 60), y)))
+    answers = pictures.predict(probe)
+    assert set(answers) == {"a", "b", "c"}
+    np.testing.assert_array_equal(answers, pixels.predict(probe.reshape(200, 60)))
+    with pytest.raises(InputError, match=r"shape \(60,\), what was learned has \(3, 4, 5\)"):
+        pictures.predict(probe.reshape(200, 60))
+
+
 def test_scores_of_class_means_equal_hand_computed_values() -> None:
     x = np.array([[0, 0], [2, 0], [4, 4]], dtype=np.float32)
     scores = distance_to_class_means(x, np.array([7, 7, 9]))

@@ -30,6 +30,7 @@ Learn from labelled tables, keep answering tables from places that have none.
   perdure predict HOME new_from_b.csv --environment b -o answers.csv
   perdure status HOME
   perdure demo
+  perdure features PICTURES -o features.npz --backbone resnet50
   perdure reproduce office31-tasks --quick
 
 HOME is a folder that perdure makes. It keeps what was learned, never your data. The support has labels, the query
@@ -157,6 +158,13 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--seeds", type=_whole, nargs="+", default=[0, 1, 2], metavar="N", help="one repetition for each (0 1 2)")
     demo.add_argument("-o", "--out", metavar="PNG", type=Path, default=Path("perdure-demo.png"), help="the picture to draw")
 
+    features = command("features", _features, "turn folders of pictures into a file of features", FEATURES)
+    features.add_argument("folder", metavar="FOLDER", type=Path, help="where DOMAIN/CLASS/FILE or DOMAIN/images/CLASS/FILE are")
+    features.add_argument("-o", "--out", metavar="OUT", type=Path, required=True, help="the .npz file to write")
+    features.add_argument("--backbone", metavar="DIR", type=Path, required=True, help="folder of the pretrained network")
+    features.add_argument("--batch", type=_positive, default=32, metavar="N", help="pictures at a time (32)")
+    _add_device(features)
+
     again = command("reproduce", _reproduce, "run tables and figures of the paper beside its numbers", REPRODUCE)
     again.add_argument("names", metavar="NAME", nargs="*", help="what to run; without one, the names there are")
     again.add_argument("--quick", action="store_true", help="fewer pairs, seeds and steps: under ten minutes each on two cores")
@@ -180,6 +188,10 @@ where the first file is (not what is in it) and reads it again. Stopped by Ctrl-
 PREDICT = """\
 Columns: prediction; environment and confidence if no --environment is given; probabilities with --proba.
 The rows keep their order."""
+FEATURES = """\
+DIR is a network such as a ResNet-50 as Hugging Face saves it: config.json, preprocessor_config.json and safetensors. Nothing is
+downloaded. This needs transformers and Pillow: pip install 'perdure[pictures]'. Stopped by Ctrl-C or killed: the same command
+goes on."""
 REPRODUCE = """\
 For a checkout of perdure: each NAME is a file of its folder reproduce/. Results are kept in reproduce/results, run by run, and
 what is there is not run again; a full run also writes its section of docs/ledger.md. Stopped by Ctrl-C or killed: the same
@@ -307,6 +319,42 @@ def _demo(args: argparse.Namespace, notes: Notes) -> Answer:
         runs = demo(seeds=args.seeds, out=args.out)
     methods = {method: [run.to_json() for run in repeated] for method, repeated in runs.items()}
     return Answer("", {"seeds": args.seeds, "picture": str(args.out), "methods": methods})
+
+
+def _features(args: argparse.Namespace, notes: Notes) -> Answer:
+    from perdure.inputs import pictures
+
+    try:
+        done = pictures.extract(
+            args.folder,
+            args.out,
+            backbone=args.backbone,
+            batch=args.batch,
+            device=args.device,
+            progress=None if sys.stderr.isatty() and "json" not in args else False,
+        )
+    except KeyboardInterrupt:
+        count = pictures.kept(args.out)
+        raise Interrupted(
+            f"stopped; {count} pictures are done and kept in {pictures.partial_file(args.out)}. "
+            "To go on, run the same command again:"
+        ) from None
+    if done.left_out:
+        notes(f"left out, since their names are not those of pictures: {_list(done.left_out)}.")
+    text = (
+        f"{done.pictures} pictures of {len(done.classes)} classes in {len(done.domains)} domains ({_list(done.domains)}): "
+        f"{done.features} features each written to {done.out}."
+    )
+    return Answer(
+        text,
+        {
+            "out": str(done.out),
+            "pictures": done.pictures,
+            "features": done.features,
+            "domains": done.domains,
+            "classes": done.classes,
+        },
+    )
 
 
 def _reproduce(args: argparse.Namespace, notes: Notes) -> Answer:

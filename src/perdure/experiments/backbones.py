@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from torch import nn
 
-BackboneName: TypeAlias = Literal["small convolutional"]
+from perdure.inputs.pictures import pretrained
+from perdure.scenarios.frozen import data_file
+
+BackboneName: TypeAlias = Literal["small convolutional", "resnet50"]
 """What a planned run can carry from one process to another; a network it cannot."""
 
 
@@ -30,5 +35,17 @@ def small_convolutional() -> nn.Module:
     )
 
 
-BACKBONES: Mapping[BackboneName, Callable[[], nn.Module]] = {"small convolutional": small_convolutional}
-"""All there are. A bigger one, such as a pretrained ResNet without its last layer, is one more function and one more name."""
+RESNET50 = "backbones/resnet50-imagenet"
+"""Where it is in the folder of test data."""
+
+
+def resnet50() -> nn.Module:
+    """The paper's ResNet-50, pretrained on ImageNet and without its last layer: from 3 x 224 x 224, 0 to 1, to 2048 features.
+
+    Its folder, as Hugging Face saves it, is `PERDURE_BACKBONE`; without that, a part of the test data.
+    """
+    return pretrained(Path(os.environ.get("PERDURE_BACKBONE") or data_file(RESNET50)))
+
+
+BACKBONES: Mapping[BackboneName, Callable[[], nn.Module]] = {"small convolutional": small_convolutional, "resnet50": resnet50}
+"""All there are."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,7 +24,8 @@ from perdure.experiments.runner import Protocol
 from perdure.experiments.studies import STUDIES
 from perdure.metrics import AccuracyMatrix
 from perdure.progress import Progress
-from perdure.scenarios import office31, office_home, raw_digits
+from perdure.scenarios import office31, office_home, pictures, raw_digits
+from perdure.scenarios.frozen import data_file
 from perdure.settings import settings_from_json
 from perdure.streams import Scenario
 from perdure.variational import VariationalConfig
@@ -40,16 +41,23 @@ class Source(NamedTuple):
 
     make: Callable[..., Scenario]
     environments: Callable[..., int]
-    file: str
+    data: Callable[[], Path]
+    """Where its data are; raises if they are not there."""
 
 
+_OFFICE31, _OFFICE_HOME, _DIGITS = (
+    partial(data_file, name) for name in ("office31_resnet50.npz", "officehome_resnet50.npz", raw_digits.FILE)
+)
 SOURCES: Mapping[str, Source] = {
-    "office31.tasks": Source(office31.tasks, lambda *_: len(office31.TASK_SIZES), "office31_resnet50.npz"),
-    "office31.combined": Source(office31.combined, lambda *_: len(office31.TASK_SIZES), "office31_resnet50.npz"),
-    "office_home.tasks": Source(office_home.tasks, lambda *_: len(office_home.TASKS), "officehome_resnet50.npz"),
-    "office_home.combined": Source(office_home.combined, lambda *_: len(office_home.TASKS), "officehome_resnet50.npz"),
-    "office_home.domains": Source(office_home.domains, lambda _, queries: len(queries), "officehome_resnet50.npz"),
-    "raw_digits.domains": Source(raw_digits.domains, lambda _, queries: len(queries), raw_digits.FILE),
+    "office31.tasks": Source(office31.tasks, lambda *_: len(office31.TASK_SIZES), _OFFICE31),
+    "office31.combined": Source(office31.combined, lambda *_: len(office31.TASK_SIZES), _OFFICE31),
+    "office_home.tasks": Source(office_home.tasks, lambda *_: len(office_home.TASKS), _OFFICE_HOME),
+    "office_home.combined": Source(office_home.combined, lambda *_: len(office_home.TASKS), _OFFICE_HOME),
+    "office_home.domains": Source(office_home.domains, lambda _, queries: len(queries), _OFFICE_HOME),
+    "raw_digits.domains": Source(raw_digits.domains, lambda _, queries: len(queries), _DIGITS),
+    "pictures.office_home_domains": Source(
+        pictures.office_home_domains, lambda _, queries: len(queries), pictures.office_home_folder
+    ),
 }
 
 
@@ -69,10 +77,9 @@ class Place:
         """How many it has."""
         return SOURCES[self.source].environments(*self.arguments)
 
-    @property
-    def file(self) -> str:
-        """The data it needs."""
-        return SOURCES[self.source].file
+    def data(self) -> Path:
+        """Where its data are; raises if they are not there."""
+        return SOURCES[self.source].data()
 
     def scenario(self, *, inductive: bool) -> Scenario:
         """Load it."""

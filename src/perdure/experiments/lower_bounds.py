@@ -92,9 +92,14 @@ class SupportOnly:
         if len(among) == 1:
             return np.repeat(classes[among], len(rows))
         if self._scores is None:
-            self._scores = self._fit(np.concatenate(self._x), np.concatenate(self._y))
-        answers: Labels = classes[among[self._scores(rows)[:, among].argmax(axis=1)]]
+            self._scores = self._fit(_as_vectors(np.concatenate(self._x)), np.concatenate(self._y))
+        answers: Labels = classes[among[self._scores(_as_vectors(rows))[:, among].argmax(axis=1)]]
         return answers
+
+
+def _as_vectors(x: Rows) -> Rows:
+    """Pictures as their pixels."""
+    return x.reshape(len(x), -1)
 
 
 def logistic_regression(x: Rows, y: Labels) -> Scores:

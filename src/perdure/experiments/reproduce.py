@@ -14,7 +14,6 @@ from typing import Any
 from perdure.errors import InputError, PerdureError
 from perdure.experiments.ledger import Result, Results, Store, entry, put_section
 from perdure.experiments.pool import Failure, Precision, Task, environment_variables, execute
-from perdure.scenarios.frozen import data_file
 
 FOLDER = "reproduce"
 
@@ -169,8 +168,8 @@ def _run_missing(
                 wanted_by.setdefault(key, []).append(stores[experiment.name])
                 if key not in missing or tier < missing[key][0]:
                     missing[key] = (tier, task)
-    for file in sorted({task.planned.place.file for _, task in missing.values()}):
-        data_file(file)  # say that it is absent now, not from every run
+    for place in {task.planned.place.source: task.planned.place for _, task in missing.values()}.values():
+        place.data()  # say that they are absent now, not from every run
     if missing:
         _check_device(device)
     # The longest first, so that none is left alone at the end; within what matters most.

@@ -1,4 +1,4 @@
-"""Raw digits: MNIST supports, USPS and MNIST-M arrive as queries in turn. Pixels, for a backbone that is trained along."""
+"""Raw digits: one of MNIST, USPS and MNIST-M supports, others arrive as queries in turn. Pixels, for a trained backbone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from perdure.errors import InputError
 from perdure.scenarios.frozen import data_file
-from perdure.streams import Answers, Environment, Query, Rows, Scenario, Support
+from perdure.streams import Answers, Environment, Query, Scenario, Support
 
 FILE = "digits_28x28_subset.npz"
 DOMAINS = {"mnist": "MNIST", "usps": "USPS", "mnistm": "MNIST-M"}
@@ -54,6 +54,6 @@ def pictures(domain: str, part: str, count: int, seed: int) -> tuple[Float[np.nd
 
 
 @lru_cache(maxsize=8)
-def _stored(file: Path, domain: str, part: str) -> tuple[Rows, NDArray[np.uint8]]:
+def _stored(file: Path, domain: str, part: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     with np.load(file, allow_pickle=False) as stored:
         return stored[f"{domain}_x_{part}"], stored[f"{domain}_y_{part}"]
