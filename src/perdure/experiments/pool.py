@@ -153,16 +153,12 @@ def _work(pipe: Connection, device: str, precision: Precision) -> None:
         except (EOFError, OSError):
             return
         try:
-            try:
-                result = planned.carry_out(device=device, progress=_Report(pipe))
-                message = json.dumps({"result": result.to_json()}, allow_nan=False)  # NaN cannot be kept: a failure of this run
-            except (BrokenPipeError, ConnectionResetError):
-                raise
-            except Exception:
-                message = json.dumps({"failed": traceback.format_exc()})
+            result = planned.carry_out(device=device, progress=_Report(pipe))
+            message = json.dumps({"result": result.to_json()}, allow_nan=False)  # NaN cannot be kept: a failure of this run
+        except Exception:
+            message = json.dumps({"failed": traceback.format_exc()})
+        with contextlib.suppress(OSError):  # nobody is listening any more: reading says so
             pipe.send_bytes(message.encode())
-        except (BrokenPipeError, ConnectionResetError):
-            return  # nobody is listening any more
 
 
 class _Report:

@@ -14,7 +14,7 @@ from perdure.experiments.ledger import Results
 from perdure.experiments.methods import Kind
 from perdure.experiments.runner import Protocol
 from perdure.metrics import AccuracyMatrix
-from perdure.report.tables import Column, Figure, Row, Table
+from perdure.report.tables import Column, Figure, Row, Table, in_order_of
 
 SHOWN = Protocol("given", "transductive")
 PER_LINE = 4
@@ -113,7 +113,7 @@ def _lines(table: Table, results: Results, row: Row, column: Column, figure: Fig
     seeds = row.seeds if column.seeds is None else row.seeds[: column.seeds]
     found = (results.get(table.planned(row, column, seed).key) for seed in seeds)
     return [
-        running(result.accuracy[SHOWN], figure, orderless=row.method.orderless)
+        running(in_order_of(column, row.method, result.accuracy[SHOWN]), figure, orderless=row.method.orderless)
         for result in found
         if result is not None and SHOWN in result.accuracy
     ]

@@ -116,7 +116,7 @@ class Table:
         for seed in seeds:
             result = results.get(self.planned(row, column, seed, inductive=inductive).key)
             if result is not None and protocol in result.accuracy:
-                values[seed] = 100 * _figure(result.accuracy[protocol], column.figure)
+                values[seed] = 100 * _figure(in_order_of(column, row.method, result.accuracy[protocol]), column.figure)
         return Cell(values, len(seeds))
 
     def cells(self, results: Results, row: Row, protocol: Protocol) -> list[Cell]:
@@ -130,24 +130,27 @@ class Table:
         return cells
 
     def remarks(self, results: Results, row: Row) -> dict[str, str]:
-        """What the accuracies leave out, averaged over columns and seeds: forgetting, the snapshots' own f, recognition."""
-        found = [
-            result
-            for column in self.columns
-            for seed in _for_column(row.seeds, column)
-            if (result := results.get(self.planned(row, column, seed).key)) is not None
-        ]
+        """What the accuracies leave out: forgetting, the snapshots' own f, recognition.
+
+        Each is the mean over the columns that are there, each counting once, of the mean over its seeds.
+        """
         given = Protocol("given", "transductive")
-        lists = {
-            "forgetting": [
-                result.accuracy[given].forgetting
-                for result in found
-                if given in result.accuracy and row.method.kind == "continual"
-            ],
-            "own f": [float(np.mean(list(result.own.values()))) for result in found if result.own],
-            "recognised": [result.recognised["transductive"] for result in found if "transductive" in result.recognised],
-        }
-        return {name: f"{100 * np.mean(values):.1f}" if values else "" for name, values in lists.items()}
+        of_columns: dict[str, list[float]] = {"forgetting": [], "own f": [], "recognised": []}
+        for column in self.columns:
+            keys = [self.planned(row, column, seed).key for seed in _for_column(row.seeds, column)]
+            found = [results[key] for key in keys if key in results]
+            of_seeds = {
+                "forgetting": [
+                    result.accuracy[given].forgetting
+                    for result in found
+                    if given in result.accuracy and row.method.kind == "continual"
+                ],
+                "own f": [float(np.mean(list(result.own.values()))) for result in found if result.own],
+                "recognised": [result.recognised["transductive"] for result in found if "transductive" in result.recognised],
+            }
+            for name, values in of_seeds.items():
+                of_columns[name] += [float(np.mean(values))] if values else []
+        return {name: f"{100 * np.mean(values):.1f}" if values else "" for name, values in of_columns.items()}
 
     def picture(self, results: Results, path: Path) -> None:
         """Draw it."""
@@ -195,7 +198,7 @@ class Table:
             if not quoted and not any(cell.values for cell in cells):
                 continue
             counts = {len(cell.values) for cell in cells if cell.values}
-            seeds = "" if counts <= {1} else f" ({max(counts)} seeds)"
+            seeds = "" if counts <= {1} else f" ({'–'.join(str(n) for n in sorted({min(counts), max(counts)}))} seeds)"
             remarks = self.remarks(results, row) if extras else {}
             body.append([row.label + seeds, *map(str, cells), *(remarks[name] for name in extras)])
             if quoted:
@@ -216,6 +219,14 @@ class Table:
             f"{len(there)} of {len(tasks)} runs are there"
             + (f"; {hours:.1f} hours of one process, on {', '.join(devices)}" if there else ""),
         ]
+
+
+def in_order_of(column: Column, method: Method, matrix: AccuracyMatrix) -> AccuracyMatrix:
+    """The environments as the column has them: a method without an order was run in the one that all orders share."""
+    if not method.orderless or column.place == column.place.unordered():
+        return matrix
+    order = list(column.place.order)
+    return AccuracyMatrix(tuple(matrix.environments[i] for i in order), matrix.values[:, order])
 
 
 def _figure(matrix: AccuracyMatrix, figure: Figure) -> float:
