@@ -66,4 +66,5 @@ def table(office31: Setting, office_home: Setting, seeds: tuple[int, ...]) -> Ta
 
 
 FULL = table(OFFICE31, OFFICE_HOME, SEEDS)
+PAPER = table(OFFICE31, replace(OFFICE_HOME, steps=5000), SEEDS)
 QUICK = table(replace(OFFICE31, **QUICK_BUDGET), replace(OFFICE_HOME, **QUICK_BUDGET), SEEDS[:1])

@@ -47,4 +47,5 @@ def table(setting: Setting, seeds: tuple[int, ...]) -> Table:
 
 
 FULL = table(SETTING, SEEDS)
+PAPER = table(replace(SETTING, steps=5000), SEEDS)
 QUICK = table(QUICK_SETTING, (0,))

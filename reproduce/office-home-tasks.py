@@ -68,4 +68,5 @@ NOTES = (
     "environment given: these three and the upper bound choose among its classes only, the others among all classes seen so far",
 )
 FULL = table(office_home.PAIRS, SETTING, paper=True)
+PAPER = table(office_home.PAIRS, replace(SETTING, steps=5000), paper=True)
 QUICK = table(QUICK_PAIRS, QUICK_SETTING, paper=False)

@@ -125,7 +125,7 @@ def test_a_full_run_writes_results_picture_and_its_section(checkout: Path, carri
 
 def test_a_quick_run_writes_beside_and_never_to_the_ledger(checkout: Path, carried_out: list[str]) -> None:
     before = files(checkout)
-    (done,) = reproduce.reproduce("alpha", quick=True)
+    (done,) = reproduce.reproduce("alpha", budget="quick")
     assert carried_out == [OURS[0], *NEAREST]
     assert files(checkout) == before | {"reproduce/results/quick/alpha.json", "reproduce/results/quick/alpha.png"}
     assert (done.runs, done.missing) == (3, 0)
@@ -182,10 +182,29 @@ def test_a_run_that_two_tables_want_is_done_once_and_stands_in_both(checkout: Pa
     assert all(alpha[key] == beta[key] for key in shared)
 
 
+def test_the_papers_budget_is_the_ledgers_unless_a_file_states_another(checkout: Path, carried_out: list[str]) -> None:
+    before = files(checkout)
+    reproduce.reproduce("alpha", budget="paper")
+    assert carried_out == [task.label for _, task in _load("alpha").tasks()]
+    assert files(checkout) == before | {"reproduce/results/paper/alpha.json", "reproduce/results/paper/alpha.png"}
+    assert reproduce.load(CHECKOUT / "reproduce", "office31-tasks", "paper").tasks() == _steps_of(
+        "office31-tasks", "ledger", 1000
+    )
+    _steps_of("office-home-tasks", "ledger", 1000)
+    _steps_of("office-home-tasks", "paper", 5000)
+
+
+def _steps_of(name: str, budget: reproduce.Budget, steps: int) -> list[tuple[int, Task]]:
+    tasks = reproduce.load(CHECKOUT / "reproduce", name, budget).tasks()
+    configs = [task.planned.method.config for _, task in tasks if task.planned.method.kind == "continual"]
+    assert {config.steps for config in configs if config is not None and config.warm_up} == {steps}
+    return tasks
+
+
 @pytest.mark.parametrize("quick", [False, True])
 def test_a_run_that_another_table_has_done_is_copied(quick: bool, checkout: Path, carried_out: list[str]) -> None:
     """From `results/quick`, too: what is the same at both budgets has one key."""
-    (first,) = reproduce.reproduce("alpha", quick=quick)
+    (first,) = reproduce.reproduce("alpha", budget="quick" if quick else "ledger")
     write_table(checkout, "beta")
     carried_out.clear()
     (second,) = reproduce.reproduce("beta")
@@ -346,7 +365,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(checkout: Path) 
 
 
 def _load(name: str) -> Experiment:
-    return reproduce.load(reproduce.find_folder(), name, quick=False)
+    return reproduce.load(reproduce.find_folder(), name)
 
 
 # -- the files of the checkout -----------------------------------------------------------------------------------------------
@@ -356,7 +375,7 @@ NAMES = reproduce.names(CHECKOUT / "reproduce")
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_file_states_its_name_and_a_quick_budget_that_costs_less(name: str) -> None:
-    full, quick = (reproduce.load(CHECKOUT / "reproduce", name, quick=quick) for quick in (False, True))
+    full, quick = (reproduce.load(CHECKOUT / "reproduce", name, budget) for budget in ("ledger", "quick"))
     assert full.name == quick.name == name
     assert reproduce.about(CHECKOUT / "reproduce", name).endswith((".", "?"))
     runs, few = ([task.planned for _, task in experiment.tasks()] for experiment in (full, quick))

@@ -167,7 +167,9 @@ def parser() -> argparse.ArgumentParser:
 
     again = command("reproduce", _reproduce, "run tables and figures of the paper beside its numbers", REPRODUCE)
     again.add_argument("names", metavar="NAME", nargs="*", help="what to run; without one, the names there are")
-    again.add_argument("--quick", action="store_true", help="fewer pairs, seeds and steps: under ten minutes each on two cores")
+    budget = again.add_mutually_exclusive_group()
+    budget.add_argument("--quick", action="store_true", help="fewer pairs, seeds and steps: under ten minutes each on two cores")
+    budget.add_argument("--paper-budget", action="store_true", help="the paper's 5,000 steps where the ledger has 1,000")
     again.add_argument("--show", action="store_true", help="run nothing; print and draw what is there")
     again.add_argument("--only", metavar="TEXT", help='of the missing runs, those that are called so, such as "joint training"')
     again.add_argument("--workers", type=_positive, metavar="N", help="processes of one thread each (as many as cores)")
@@ -368,7 +370,7 @@ def _reproduce(args: argparse.Namespace, notes: Notes) -> Answer:
     try:
         done = reproduce.reproduce(
             args.names,
-            quick=args.quick,
+            budget="quick" if args.quick else "paper" if args.paper_budget else "ledger",
             workers=args.workers,
             device=args.device,
             precision=args.matmul_precision,

@@ -9,17 +9,19 @@ import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from perdure.errors import InputError, PerdureError
 from perdure.experiments.ledger import Result, Results, Store, entry, put_section
 from perdure.experiments.pool import Failure, Precision, Task, environment_variables, execute
 
 FOLDER = "reproduce"
+Budget: TypeAlias = Literal["ledger", "quick", "paper"]
+"""What the ledger shows; minutes on two cores; the paper's own, which is the ledger's unless that made fewer steps."""
 
 
 class Experiment(typing.Protocol):
-    """What a file of `reproduce/` defines twice: `FULL`, the budget of the ledger, and `QUICK`, minutes on two cores."""
+    """What a file of `reproduce/` defines for each budget: `FULL`, `QUICK` and, where it is another than `FULL`, `PAPER`."""
 
     @property
     def name(self) -> str:
@@ -60,7 +62,7 @@ class RunsFailed(PerdureError):
 def reproduce(
     names: str | Sequence[str],
     *,
-    quick: bool = False,
+    budget: Budget = "ledger",
     workers: int | None = None,
     device: str = "cpu",
     precision: Precision = "highest",
@@ -71,14 +73,14 @@ def reproduce(
 ) -> list[Reproduced]:
     """Run what is missing of these tables and figures, all in one pool, and write them.
 
-    Results stand in `reproduce/results/NAME.json`, and under `reproduce/results/quick/` if `quick`; a run that stands in any
-    of these files is not done again. `show` runs nothing and writes what is there. `only`: of the missing runs, those whose
-    label contains it, such as "joint training" or "seed 1". `precision`: of matrix products, as torch names it. `progress` as
-    for `learn`, but without function.
+    Results stand in `reproduce/results/NAME.json`, those of another budget than the ledger's in a folder of its name beside it; a
+    run that stands in any of these files is not done again. `show` runs nothing and writes what is there. `only`: of the missing
+    runs, those whose label contains it, such as "joint training" or "seed 1". `precision`: of matrix products, as torch names
+    it. `progress` as for `learn`, but without function.
     """
     folder = find_folder()
-    experiments = [load(folder, name, quick=quick) for name in dict.fromkeys([names] if isinstance(names, str) else names)]
-    out = folder / "results" / "quick" if quick else folder / "results"
+    experiments = [load(folder, name, budget) for name in dict.fromkeys([names] if isinstance(names, str) else names)]
+    out = folder / "results" if budget == "ledger" else folder / "results" / budget
     stores = {experiment.name: Store(out / f"{experiment.name}.json") for experiment in experiments}
     _share(folder, experiments, stores)
     failures: list[Failure] = []
@@ -89,7 +91,7 @@ def reproduce(
                     experiments, stores, only or "", workers or os.cpu_count() or 1, device, precision, progress
                 )
     finally:
-        reproduced = [_write(folder, experiment, stores[experiment.name], quick=quick) for experiment in experiments]
+        reproduced = [_write(folder, experiment, stores[experiment.name], budget) for experiment in experiments]
     if failures:
         shown = "".join(f"\n  {failure.task.label}: {failure.why.strip().splitlines()[-1]}" for failure in failures)
         raise RunsFailed(
@@ -117,7 +119,7 @@ def find_folder() -> Path:
     raise InputError(f"There is no folder `{FOLDER}` from {Path.cwd()} upwards. Run this inside a checkout of perdure.")
 
 
-def load(folder: Path, name: str, *, quick: bool) -> Experiment:
+def load(folder: Path, name: str, budget: Budget = "ledger") -> Experiment:
     """The configuration that a file of `reproduce/` states."""
     path = folder / f"{name}.py"
     if name not in names(folder):
@@ -126,7 +128,8 @@ def load(folder: Path, name: str, *, quick: bool) -> Experiment:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    experiment: Experiment = module.QUICK if quick else module.FULL
+    stated = {"PAPER": module.FULL, **vars(module)}
+    experiment: Experiment = stated[{"ledger": "FULL", "quick": "QUICK", "paper": "PAPER"}[budget]]
     if experiment.name != name:
         raise InputError(f"{path} states the name {experiment.name!r}; it must be {name!r}.")
     return experiment
@@ -192,13 +195,13 @@ def _check_device(device: str) -> None:
         raise InputError(f"The device {device!r} cannot be used here: {str(error).splitlines()[0]}") from error
 
 
-def _write(folder: Path, experiment: Experiment, store: Store, *, quick: bool) -> Reproduced:
+def _write(folder: Path, experiment: Experiment, store: Store, budget: Budget) -> Reproduced:
     results = store.results()
     picture = store.path.with_suffix(".png")
     keys = [task.planned.key for _, task in experiment.tasks()]
     missing = sum(key not in results for key in keys)
     if missing < len(keys):
         experiment.picture(results, picture)
-        if not quick:
+        if budget == "ledger":
             put_section(folder.parent / "docs" / "ledger.md", experiment.name, experiment.markdown(results))
     return Reproduced(experiment.name, experiment.text(results), store.path, picture, len(keys), missing)
