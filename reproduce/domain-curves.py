@@ -40,7 +40,6 @@ def table(supports: tuple[str, ...], setting: Setting) -> Table:
         means={order: range(number * len(supports), (number + 1) * len(supports)) for number, order in enumerate(ORDERS)},
         notes=(
             "frozen ResNet-50 features; the paper fine-tunes the ResNet-50 and prints curves without numbers",
-            f"the inference module at Adam's {setting.inference_rate:g}; the paper has 0.0001 for its 5,000 steps",
             "source-only, nearest class mean and LDA keep all support and adapt to nothing",
         ),
     )

@@ -71,7 +71,6 @@ def table(supports: tuple[str, ...], setting: Setting, *, paper: bool) -> Table:
         notes=(
             "frozen ResNet-50 features; the paper fine-tunes the ResNet-50 in this scenario",
             "the solver starts from scratch for each domain; f, f' at the paper's rate 4e-3, the solver at ours of 1e-2",
-            f"the inference module at Adam's {setting.inference_rate:g}; the paper has 0.0001 for its 5,000 steps",
             "joint training: one environment with all domains, 5,000 steps",
             "the upper bound does not depend on the order: its adaptations are run once and stand in both halves",
             "source-only, nearest class mean and LDA keep all support and adapt to nothing",

@@ -35,7 +35,8 @@ def expected_calibration_error(confidence: Float[np.ndarray, " n"], right: Bool[
     if bins < 1:
         raise InputError(f"`bins` must be at least 1, got {bins}.")
     if len(confidence) == 0 or not ((confidence >= 0) & (confidence <= 1)).all():
-        raise InputError("`confidence` must hold probabilities between 0 and 1, at least one.")
+        held = f"{confidence.min():.4g} to {confidence.max():.4g}" if len(confidence) else "none"
+        raise InputError(f"`confidence` must hold probabilities between 0 and 1, at least one; got {held}.")
     bin_of = np.ceil(confidence.astype(np.float64) * bins).astype(int).clip(1, bins) - 1
     surplus = np.bincount(bin_of, weights=right.astype(np.float64) - confidence, minlength=bins)
     return float(np.abs(surplus).sum() / len(confidence))
@@ -57,7 +58,8 @@ class AccuracyMatrix:
             raise InputError(f"Expected a column for each of {len(self.environments)} environments, got shape {values.shape}.")
         there = ~np.isnan(values)
         if not ((values[there] >= 0) & (values[there] <= 1)).all():
-            raise InputError("Accuracies must lie between 0 and 1.")
+            held = f"{values[there].min():.4g} to {values[there].max():.4g}"
+            raise InputError(f"Accuracies must lie between 0 and 1, got {held}; divide per cent by 100.")
         if (there[:-1] & ~there[1:]).any():
             raise InputError("An environment that was scored once must be scored at every later stage.")
         if not there[-1].any():

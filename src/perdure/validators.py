@@ -1,7 +1,7 @@
 r"""Label-free validators: which of several adapted classifiers is best, without a label of the query.
 
 Pure functions of arrays. `p` are probabilities, `x` rows of features; `_s` is support and `_q` is query. Each says which way is
-better and where it comes from. None of them is a proof: `reproduce/validators.py` measures how well each ranks configurations.
+better and where it comes from. None of them is a proof that a classifier is right about the query.
 Those that need labels take the support's, as columns of `p_s`, and mean what they say only on rows that were not trained on.
 """
 
@@ -225,7 +225,7 @@ def _probabilities(p: Float[np.ndarray, "n classes"]) -> Float[np.ndarray, "n cl
             f"Probabilities must have a row for each example, at least one, and a column for each class; got {p.shape}."
         )
     if p.shape[1] < 2:
-        raise InputError("Probabilities of one class say nothing; give at least two columns.")
+        raise InputError(f"Probabilities of one class say nothing; give at least two columns, got shape {p.shape}.")
     p = p.astype(np.float64)
     off = ~((p >= 0).all(axis=1) & (np.abs(p.sum(axis=1) - 1) <= SUM_TOLERANCE))
     if off.any():
@@ -242,7 +242,8 @@ def _rows(x: Float[np.ndarray, "n features"], name: str) -> Float[np.ndarray, "n
     if x.ndim != 2 or 0 in x.shape:
         raise InputError(f"`{name}` must have a row for each example and a column for each feature, at least one; got {x.shape}.")
     if not np.isfinite(x).all():
-        raise InputError(f"`{name}` holds NaN or infinite values; drop or impute those rows.")
+        bad = int((~np.isfinite(x).all(axis=1)).sum())
+        raise InputError(f"`{name}` holds NaN or infinite values in {bad} of {len(x)} rows; drop or impute them.")
     return x.astype(np.float64)
 
 

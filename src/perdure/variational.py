@@ -75,7 +75,7 @@ class VariationalConfig:
     kl_weight: float = 1.0
     """Weight of the KL term (eq. 1)."""
     kl_summed: bool = False
-    """Sum the KL term over latent dimensions instead of averaging it. Summed, the posterior collapses."""
+    """Sum the KL term over latent dimensions instead of averaging it. In the environment reading the posterior then collapses."""
     conditioning: Literal["class_prior", "environment"] = "class_prior"
     """What c adds to the choice of the snapshot: a learned prior mean for each class, or nothing."""
     prior_spread: float = 2.0

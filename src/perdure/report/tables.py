@@ -19,6 +19,8 @@ from perdure.metrics import AccuracyMatrix
 Figure: TypeAlias = Literal["average", "first task"]
 Values: TypeAlias = "dict[int, float]"
 """Seed → per cent."""
+PAPERS_RATE = 1e-4
+"""Adam's, for the inference module."""
 
 
 @dataclass(frozen=True)
@@ -210,11 +212,16 @@ class Table:
         tasks = [task for _, task in self.tasks()]
         there = [results[task.planned.key] for task in tasks if task.planned.key in results]
         budgets = {f"{c.setting.warm_up} + {c.setting.steps:,} steps an environment" for c in self.columns}
+        other_rates = sorted({c.setting.inference_rate for c in self.columns} - {PAPERS_RATE})
         hours = sum(sum(result.seconds) for result in there) / 3600
         devices = sorted({result.computed_with["device"] for result in there})
         return [
             "accuracy in %; mean over environments, each counting once; ± standard deviation over seeds (n − 1)",
             f"{'; '.join(sorted(budgets))} (warm-up + end to end); scored at the last step, nothing selected",
+            *(
+                f"the inference module at Adam's {rate:g}; the paper has {PAPERS_RATE:g} for its own steps"
+                for rate in other_rates
+            ),
             *self.notes,
             f"{len(there)} of {len(tasks)} runs are there"
             + (f"; {hours:.1f} hours of one process, on {', '.join(devices)}" if there else ""),
