@@ -1,4 +1,4 @@
-"""Where the query's domain drifts: readings of the paper and what each is worth, at its own rate for the inference module."""
+"""Where the query's domain drifts: readings of the paper and what each is worth, at the paper's rates."""
 
 from dataclasses import replace
 

@@ -71,7 +71,7 @@ def table(supports: tuple[str, ...], setting: Setting, *, paper: bool) -> Table:
         notes=(
             "frozen ResNet-50 features; the paper fine-tunes the ResNet-50 in this scenario",
             "the solver starts from scratch for each domain; f, f' at the paper's rate 4e-3, the solver at ours of 1e-2",
-            "joint training: one environment with all domains, 5,000 steps",
+            "joint training: one environment with all domains",
             "the upper bound does not depend on the order: its adaptations are run once and stand in both halves",
             "source-only, nearest class mean and LDA keep all support and adapt to nothing",
         ),

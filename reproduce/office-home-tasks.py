@@ -62,7 +62,7 @@ def table(pairs: tuple[tuple[str, str], ...], setting: Setting, *, paper: bool) 
 
 NOTES = (
     "frozen ResNet-50 features, as in the paper, which makes 5,000 steps a task",
-    "joint training: one environment with all classes, 5,000 steps (the paper cites it from MDD); its mean is over tasks",
+    "joint training: one environment with all classes (the paper cites it from MDD); its mean is over tasks",
     "optimal baseline at solver rate 4e-4: the paper's rate, at which it forgets less than at ours of 1e-2",
     "replay around the priors: classes are drawn around their priors' means, not around where their support rows lie",
     "source-only, nearest class mean and LDA keep all support and adapt to nothing",

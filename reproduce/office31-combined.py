@@ -16,7 +16,7 @@ QUICK_SETTING = replace(SETTING, warm_up=150, steps=300, joint_steps=1500)
 NOTES = (
     "frozen ResNet-50 features (the paper: ResNet-34)",
     "optimal baseline at solver rate 4e-4: the paper's rate, at which it forgets less than at ours of 1e-2",
-    "joint training: one environment with everything, 5,000 steps; it always chooses among all classes",
+    "joint training: one environment with everything; it always chooses among all classes",
     "replay around the priors: classes are drawn around their priors' means, not around where their support rows lie",
     "source-only, nearest class mean and LDA keep all support and adapt to nothing",
     "environment given: these three and the upper bound choose among its classes only, the others among all classes seen so far",

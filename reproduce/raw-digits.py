@@ -10,7 +10,13 @@ from perdure.report.tables import Column, Row, Table
 from perdure.scenarios.raw_digits import DOMAINS
 
 NAME = "raw-digits"
-SETTING = Setting(features=512, gamma=2.0, warm_up=200, steps=600, joint_steps=1400, hypothesis_rate=4e-3)
+SETTING = Setting(features=512, gamma=2.0, warm_up=200, steps=600, joint_steps=1400, hypothesis_rate=4e-3, inference_rate=1e-3)
+"""The networks are smaller than the paper's, as the pictures are.
+
+The paper's 1e-4 tunes a pretrained network; this one begins at random, so Adam has its customary 1e-3. The queries' labels had
+no part in that: on MNIST→MNIST-M, USPS→MNIST and MNIST-M→USPS alike, `validators.infomax` was higher than with 1e-4, and the
+accuracy on unseen rows of the support's domain no lower.
+"""
 SEEDS = (0,)
 QUICK_SETTING = replace(SETTING, warm_up=60, steps=180, joint_steps=420)
 SEQUENCES = (
@@ -22,14 +28,9 @@ SEQUENCES = (
 """Support, then the domains of the queries as they arrive."""
 QUICK_SEQUENCES = (SEQUENCES[0], SEQUENCES[3])
 BACKBONE = "small convolutional"
-AFRESH = replace(generative_replay(), fresh_solver=True, latent=128, width=512, inference_rate=1e-3)
-"""The solver starts from scratch for each domain, so that only replay can keep what was learned.
-
-The networks are smaller than the paper's, as the pictures are. The paper's 1e-4 tunes a pretrained network; this one begins at
-random, so Adam has its customary 1e-3. The queries' labels had no part in that: on MNIST→MNIST-M, USPS→MNIST and MNIST-M→USPS
-alike, `validators.infomax` was higher than with 1e-4, and the accuracy on unseen rows of the support's domain no lower.
-"""
-NO_REPLAY = replace(optimal_baseline(), fresh_solver=True, latent=128, width=512, inference_rate=1e-3)
+AFRESH = replace(generative_replay(), fresh_solver=True, latent=128, width=512)
+"""The solver starts from scratch for each domain, so that only replay can keep what was learned."""
+NO_REPLAY = replace(optimal_baseline(), fresh_solver=True, latent=128, width=512)
 NOT_ALIGNED = replace(AFRESH, beta=0.0, kl_weight=0.0)
 """No term of the objective holds a query."""
 
@@ -68,13 +69,13 @@ def table(sequences: tuple[tuple[str, tuple[str, ...]], ...], setting: Setting) 
             "not a table of the paper: its second scenario on pixels, with 2,000 pictures of each domain",
             "the backbone, of two convolutions, starts from scratch and is trained along with everything else",
             "the solver starts from scratch for each domain; f, f' at the paper's rate 4e-3, the solver at ours of 1e-2",
-            "the inference module at Adam's 1e-3, chosen over the paper's 1e-4 by a label-free score (validators.infomax)",
+            "that rate was chosen over the paper's by a label-free score (validators.infomax)",
             "continued: the inference module goes on from the previous domain's weights instead of starting afresh",
             (
                 "not aligned: the same networks trained on the support alone (beta and KL weight 0); of a query they see the "
                 "moments that batch norm averages"
             ),
-            "joint training: one environment with all domains, as many steps as ours makes in both",
+            "joint training: one environment with all domains",
             "source-only, nearest class mean and LDA are of raw pixels; they keep all support and adapt to nothing",
         ),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,21 +35,22 @@ MADE_UP = {
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_papers_method_wins_clearly(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Margins well inside what was measured: 96 to 97 % against 63 to 68 % and 30 to 53 %."""
+    """Margins well inside what was measured: 96 to 98 % against 63 to 68 % and 81 to 87 %."""
     told: list[tuple[int, int]] = []
     runs = demo(seeds=(seed,), out=tmp_path / "demo.png", progress=lambda step, total: told.append((step, total)))
     average = {method: run.accuracy[SHOWN].average for method, (run,) in runs.items()}
     assert average[PAPER] > 0.93
     assert average[PAPER] > average[SOURCE_ONLY] + 0.18
-    assert average[PAPER] > average[NO_REPLAY] + 0.35
+    assert average[PAPER] > average[NO_REPLAY] + 0.05
 
     shown = {method: run.accuracy[SHOWN] for method, (run,) in runs.items()}
     assert shown[PAPER].forgetting < 0.05
-    assert shown[NO_REPLAY].forgetting > 0.4
+    assert shown[NO_REPLAY].forgetting > 0.07
+    assert shown[PAPER].first_task > shown[NO_REPLAY].first_task + 0.15
     for protocol in PROTOCOLS:
         matrices = {method: run.accuracy[protocol] for method, (run,) in runs.items()}
         assert matrices[PAPER].average > matrices[SOURCE_ONLY].average + 0.1, protocol
-        assert matrices[PAPER].average > matrices[NO_REPLAY].average + 0.1, protocol
+        assert matrices[PAPER].average > matrices[NO_REPLAY].average + 0.05, protocol
 
     assert told == [(step, len(told)) for step in range(1, len(told) + 1)]
     printed = capsys.readouterr().out
@@ -62,12 +64,13 @@ def test_in_the_environment_reading_the_discrepancy_does_the_work() -> None:
 
     Measured: 83 % with it and 57 % without, mean of two seeds.
     """
+    reading: dict[str, Any] = {"conditioning": "environment", "solver_rate": generative_replay().solver_rate}
     score: dict[float, list[float]] = {0.0: [], 1.0: []}
     for seed in (0, 1):
         scenario = digits(seed=seed)
         environment = scenario.environments[3]
         for beta, scores in score.items():
-            learner = VariationalLearner(replace(small(generative_replay(), seed=seed), conditioning="environment", beta=beta))
+            learner = VariationalLearner(replace(small(generative_replay(), seed=seed), **reading, beta=beta))
             learner.learn(environment, progress=False)
             answers = learner.predict(environment.query.x, environment.name)
             scores.append(accuracy(answers, scenario.answers.transductive[environment.name]))
@@ -143,7 +146,8 @@ def test_small_scales_rates_with_width_and_steps_and_changes_nothing_else() -> N
         assert config.hypothesis_rate == pytest.approx(40 * whole.hypothesis_rate)
         assert config.reversal_horizon == whole.reversal_horizon / 5
         assert config.replay == whole.replay
-        assert (config.solver_rate, config.gamma, config.beta, config.seed) == (whole.solver_rate, whole.gamma, whole.beta, 5)
+        assert config.solver_rate == whole.hypothesis_rate  # the paper has one rate for both
+        assert (config.gamma, config.beta, config.seed) == (whole.gamma, whole.beta, 5)
 
 
 def test_the_number_of_threads_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from tiny import SETTINGS, TINY, anatomy, assert_same, differences, learner_of, three
 from torch import Tensor, nn
+from torch.testing import assert_close
 
 from perdure import Environment, Query, Support, VariationalLearner
 
@@ -280,6 +281,30 @@ def test_nothing_learned_contains_data(life: Life, tmp_path: Path) -> None:
         assert [path for path, tensor in tensors.items() if holds_a_row(tensor, rows)] == []
     text = (tmp_path / "state.json").read_text()
     assert not any(repr(number)[:7] in text for row in rows for number in row.tolist())
+
+
+@pytest.mark.parametrize("repeated", [1, 3])
+def test_the_only_row_of_a_class_cannot_be_computed_back(repeated: int) -> None:
+    """With as many latent dimensions as inputs the encoder has an inverse, and the mean of one z would be that row."""
+    first, *_ = three()
+    assert first.support is not None
+    lonely = np.linspace(-2, 3, first.support.x.shape[1], dtype=np.float32)
+    x = np.concatenate([first.support.x, np.tile(lonely, (repeated, 1))])
+    y = np.concatenate([first.support.y, np.full(repeated, "lonely")])
+    (snapshot,) = learner_of([Environment("lonely", Support(x, y), first.query)]).snapshots
+    assert snapshot.inference is not None
+    assert snapshot.generate is not None
+    assert snapshot.generate.priors is not None
+    encode = snapshot.inference.encode
+    weight, bias = (parameter.chunk(2)[0] for parameter in (encode.to_posterior.weight, encode.to_posterior.bias))
+
+    def computed_back(z: Tensor) -> Tensor:
+        return torch.linalg.lstsq(weight, (z - bias)[:, None]).solution[:, 0] / encode.support.scale + encode.support.mean
+
+    rows = [computed_back(z) for z in snapshot.generate.priors.drawn_around]
+    of_first = torch.from_numpy(first.support.x[first.support.y == first.support.classes[0]].mean(axis=0))
+    assert_close(rows[0], of_first, rtol=0, atol=1e-3)  # a mean of several rows can be: the inverse is the right one
+    assert all((row - torch.from_numpy(lonely)).abs().max() > 0.5 for row in rows)
 
 
 @pytest.mark.parametrize("settings", [{}, {"replay": "memory"}, {"fresh_inference": False}], ids=str)

@@ -11,17 +11,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 import stand_in
 
+from perdure import VariationalConfig
 from perdure.errors import InputError
 from perdure.experiments import reproduce
 from perdure.experiments.ledger import Result, Store
+from perdure.experiments.methods import Setting
 from perdure.experiments.pool import Failure, Task
 from perdure.experiments.reproduce import Experiment, RunsFailed
+from perdure.report.tables import Table
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 TABLE = '''
@@ -393,3 +397,14 @@ def test_every_file_is_named_where_its_place_in_the_paper_stands(name: str) -> N
 
 def test_there_is_something_to_reproduce() -> None:
     assert {"office31-tasks", "office-home-tasks", "ablation", "domain-curves"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", reproduce.names(CHECKOUT / "reproduce"))
+def test_no_method_states_what_its_setting_overwrites(name: str) -> None:
+    """A rate in a row's configuration would be read by people and by nothing else."""
+    experiment = reproduce.load(CHECKOUT / "reproduce", name)
+    methods = [row.method for row in experiment.rows] if isinstance(experiment, Table) else [experiment.method]
+    overwritten = [field.name for field in fields(Setting) if field.name != "joint_steps"]
+    for config in (method.config for method in methods if method.config is not None):
+        stated = {field: getattr(config, field) for field in overwritten if field not in ("steps", "warm_up")}
+        assert stated == {field: getattr(VariationalConfig(), field) for field in stated}

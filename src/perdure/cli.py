@@ -1,4 +1,4 @@
-"""The command line: parse, call one function of `perdure.home`, print."""
+"""The command line: parse, call one function of the library, print."""
 
 from __future__ import annotations
 

@@ -606,13 +606,21 @@ class VariationalLearner:
         return config.replay == "generative" and config.conditioning == "class_prior" and config.replay_around == "posterior"
 
     def _posterior_means(self, lesson: Lesson) -> Float[Tensor, "own latent"]:
-        """The mean of z over the support rows of each class."""
+        """The mean of z over the support rows of each class; of a class with one row only, repeated or not, its prior's mean.
+
+        From the z of a single row and the encoder that is kept beside it the row could be computed back.
+        """
         assert lesson.environment is not None and lesson.environment.support is not None
         inference, _, _ = self._networks()
         support = lesson.environment.support
-        z = torch.from_numpy(self._in_chunks(lambda rows: inference.encode(rows, "support").mean, support.x))
-        own = F.one_hot(torch.from_numpy(np.searchsorted(np.array(support.classes), support.y))).float()
-        return (own.T @ z / own.sum(dim=0)[:, None]).to(self.device)
+        z = torch.from_numpy(self._in_chunks(lambda rows: inference.encode(rows, "support").mean, support.x)).to(self.device)
+        means = lesson.prior_means.detach().clone()
+        for number, label in enumerate(support.classes):
+            of_class = support.y == label
+            x = support.x[of_class]
+            if (x != x[0]).any():
+                means[number] = z[torch.from_numpy(of_class).to(self.device)].mean(dim=0)
+        return means
 
     def _memorise(self, lesson: Lesson) -> Replay:
         """Features of real support rows and their classes, for the control that stores them."""

@@ -85,7 +85,8 @@ def small(config: VariationalConfig, *, seed: int) -> VariationalConfig:
     Nothing here was chosen by a score on queries: width and steps keep the demo short, and the rates follow from them. In a
     network an eighth as wide, a step of the same rate changes the answer about an eighth as much; and there are a fifth as many
     steps. Hence rates 40 times as high for what begins afresh with each environment, and a reversal that rises five times as
-    fast. The solver goes on from one environment to the next and keeps its rate. z has half as many dimensions as the input.
+    fast. The solver goes on from one environment to the next and has the paper's rate, at which it forgets least without
+    replay. z has half as many dimensions as the input.
     """
     narrower, shorter = 8, 5
     return replace(
@@ -97,6 +98,7 @@ def small(config: VariationalConfig, *, seed: int) -> VariationalConfig:
         steps=config.steps // shorter,
         inference_rate=config.inference_rate * narrower * shorter,
         hypothesis_rate=config.hypothesis_rate * narrower * shorter,
+        solver_rate=config.hypothesis_rate,
         reversal_horizon=config.reversal_horizon / shorter,
         seed=seed,
     )

@@ -169,7 +169,11 @@ def solver_curve(learner: VariationalLearner, environments: Sequence[Aligned], *
     batches = Batches(len(h_s), config.batch, config.seed, Use.SUPPORT_ORDER, APART, device=device)
     solver = new_solver(config, classes, device, 0)
     optimiser = torch.optim.SGD(
-        solver.parameters(), config.solver_rate, momentum=config.momentum, nesterov=True, weight_decay=config.weight_decay
+        solver.parameters(),
+        config.solver_rate,
+        momentum=config.momentum,
+        nesterov=config.momentum > 0,
+        weight_decay=config.weight_decay,
     )
     curve: dict[str, Any] = {"steps": [], "support": [], "query": []}
     for step in range(max(SCORED_AT)):

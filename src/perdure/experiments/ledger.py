@@ -145,7 +145,7 @@ class Planned:
 
     @cached_property
     def key(self) -> str:
-        """Two runs with one key have the same numbers."""
+        """Two runs with one key have the same numbers, as far as devices and the precision of products do not change them."""
         return hashlib.sha256(canonical(self.to_json()).encode()).hexdigest()
 
     @property

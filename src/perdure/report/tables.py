@@ -212,6 +212,7 @@ class Table:
         tasks = [task for _, task in self.tasks()]
         there = [results[task.planned.key] for task in tasks if task.planned.key in results]
         budgets = {f"{c.setting.warm_up} + {c.setting.steps:,} steps an environment" for c in self.columns}
+        joint = {c.setting.joint_steps for c in self.columns if any(row.method.kind == "joint" for row in self.rows)}
         other_rates = sorted({c.setting.inference_rate for c in self.columns} - {PAPERS_RATE})
         hours = sum(sum(result.seconds) for result in there) / 3600
         devices = sorted({result.computed_with["device"] for result in there})
@@ -222,6 +223,7 @@ class Table:
                 f"the inference module at Adam's {rate:g}; the paper has {PAPERS_RATE:g} for its own steps"
                 for rate in other_rates
             ),
+            *(f"joint training: {steps:,} steps in all after the same warm-up" for steps in sorted(joint)),
             *self.notes,
             f"{len(there)} of {len(tasks)} runs are there"
             + (f"; {hours:.1f} hours of one process, on {', '.join(devices)}" if there else ""),

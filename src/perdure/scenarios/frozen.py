@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -29,7 +29,10 @@ class FrozenFeatures:
         """Where the pictures of these classes in this domain stand."""
         (rows,) = np.nonzero((self.domains == domain) & np.isin(self.classes, list(classes)))
         if len(rows) == 0:
-            raise InputError(f"There is no picture of domain {domain!r} with classes {list(classes)}.")
+            raise InputError(
+                f"There is no picture of domain {domain!r} with classes {list(classes)}; the domains are "
+                f"{sorted(set(self.domains.tolist()))}."
+            )
         return rows
 
 
@@ -41,6 +44,14 @@ class Step:
     support: str
     query: str
     classes: Sequence[str]
+
+
+def domain_called(short: str, domains: Mapping[str, str]) -> str:
+    """The domain that is written so for short."""
+    if short not in domains:
+        known = ", ".join(f"{name!r} ({domain})" for name, domain in domains.items())
+        raise InputError(f"No domain is called {short!r}. Known: {known}.")
+    return domains[short]
 
 
 def data_file(name: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perdure.scenarios.frozen import FrozenFeatures, Step, data_file, load, scenario
+from perdure.scenarios.frozen import FrozenFeatures, Step, data_file, domain_called, load, scenario
 from perdure.streams import Scenario
 
 DOMAINS = {"A": "amazon", "D": "dslr", "W": "webcam"}
@@ -30,14 +30,17 @@ def task_classes() -> list[list[str]]:
 
 def tasks(support: str, query: str, *, inductive: bool = False, seed: int = 0) -> Scenario:
     """Scenario 1: the classes drift, support and query each stay in one domain ("A", "D" or "W")."""
-    steps = [Step(f"task {i + 1}", DOMAINS[support], DOMAINS[query], classes) for i, classes in enumerate(task_classes())]
+    steps = [
+        Step(f"task {i + 1}", domain_called(support, DOMAINS), domain_called(query, DOMAINS), classes)
+        for i, classes in enumerate(task_classes())
+    ]
     return scenario(f"Office-31 {support}→{query}", features(), steps, inductive=inductive, seed=seed)
 
 
 def combined(*, inductive: bool = False, seed: int = 0) -> Scenario:
     """Classes and domains drift together (the supplement's set-up table)."""
     steps = [
-        Step(f"task {i + 1} {s}→{q}", DOMAINS[s], DOMAINS[q], classes)
+        Step(f"task {i + 1} {s}→{q}", domain_called(s, DOMAINS), domain_called(q, DOMAINS), classes)
         for i, ((s, q), classes) in enumerate(zip(COMBINED, task_classes(), strict=True))
     ]
     return scenario("Office-31 combined", features(), steps, inductive=inductive, seed=seed)

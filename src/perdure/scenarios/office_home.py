@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.errors import InputError
-from perdure.scenarios.frozen import FrozenFeatures, Step, data_file, load, scenario
+from perdure.scenarios.frozen import FrozenFeatures, Step, data_file, domain_called, load, scenario
 from perdure.streams import Scenario
 
 DOMAINS = {"Ar": "Art", "Cl": "Clipart", "Pr": "Product", "Rw": "Real World"}
@@ -54,14 +54,17 @@ def task_classes() -> list[list[str]]:
 
 def tasks(support: str, query: str, *, inductive: bool = False, seed: int = 0) -> Scenario:
     """Scenario 1: the classes drift, support and query each stay in one domain ("Ar", "Cl", "Pr" or "Rw")."""
-    steps = [Step(f"task {i + 1}", DOMAINS[support], DOMAINS[query], classes) for i, classes in enumerate(task_classes())]
+    steps = [
+        Step(f"task {i + 1}", domain_called(support, DOMAINS), domain_called(query, DOMAINS), classes)
+        for i, classes in enumerate(task_classes())
+    ]
     return scenario(f"Office-Home {support}→{query}", features(), steps, inductive=inductive, seed=seed)
 
 
 def combined(*, inductive: bool = False, seed: int = 0) -> Scenario:
     """Classes and domains drift together (the supplement's set-up table)."""
     steps = [
-        Step(f"task {i + 1} {s}→{q}", DOMAINS[s], DOMAINS[q], classes)
+        Step(f"task {i + 1} {s}→{q}", domain_called(s, DOMAINS), domain_called(q, DOMAINS), classes)
         for i, ((s, q), classes) in enumerate(zip(COMBINED, task_classes(), strict=True))
     ]
     return scenario("Office-Home combined", features(), steps, inductive=inductive, seed=seed)
@@ -70,7 +73,9 @@ def combined(*, inductive: bool = False, seed: int = 0) -> Scenario:
 def domains(support: str, queries: tuple[str, ...], *, inductive: bool = False, seed: int = 0) -> Scenario:
     """Scenario 2: the query's domain drifts, all 65 classes are there from the beginning."""
     classes = [name for task in task_classes() for name in task]
-    steps = [Step(f"{support}→{query}", DOMAINS[support], DOMAINS[query], classes) for query in queries]
+    steps = [
+        Step(f"{support}→{query}", domain_called(support, DOMAINS), domain_called(query, DOMAINS), classes) for query in queries
+    ]
     return scenario(f"Office-Home {support}→{','.join(queries)}", features(), steps, inductive=inductive, seed=seed)
 
 
