@@ -521,7 +521,7 @@ def test_resnet50_without_a_folder_says_where_it_is_looked_for(tmp_path: Path, m
 
 
 def test_the_papers_table_on_pictures_is_the_papers_budget() -> None:
-    table = reproduce.load(reproduce.find_folder(), "office-home-domains-fine-tuned", quick=False)
+    table = reproduce.load(reproduce.find_folder(), "office-home-domains-fine-tuned")
     runs = [task.planned for _, task in table.tasks()]
     for run in runs:
         assert Planned.from_json(json.loads(json.dumps(run.to_json()))).key == run.key

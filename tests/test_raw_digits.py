@@ -50,7 +50,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def row_of_the_table(label: str, **smaller: int) -> VariationalConfig:
     """The configuration that `reproduce/raw-digits.py` runs, made smaller."""
-    table = reproduce.load(reproduce.find_folder(), "raw-digits", quick=True)
+    table = reproduce.load(reproduce.find_folder(), "raw-digits", "quick")
     (row,) = (row for row in table.rows if row.label == label)
     config = row.method.at(table.columns[0].setting, seed=0).config
     return replace(config, **smaller)
@@ -120,7 +120,7 @@ def test_what_is_not_aligned_learns_nothing_from_a_query() -> None:
 
 
 def test_rows_of_the_table_differ_from_ours_in_what_they_are_called_after() -> None:
-    table = reproduce.load(reproduce.find_folder(), "raw-digits", quick=False)
+    table = reproduce.load(reproduce.find_folder(), "raw-digits")
     assert [column.label for column in table.columns] == [
         "MNIST→USPS,MNIST-M",
         "MNIST→MNIST-M,USPS",

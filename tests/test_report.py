@@ -349,7 +349,7 @@ def test_no_two_classes_share_a_hue() -> None:
 
 @pytest.mark.parametrize("name", ["bound", "features", "alignment", "augmentation"])
 def test_a_quick_figure_is_the_first_case_of_the_full_one_at_a_smaller_budget(name: str) -> None:
-    full, quick = (load(REPRODUCE, name, quick=quick) for quick in (False, True))
+    full, quick = load(REPRODUCE, name, "ledger"), load(REPRODUCE, name, "quick")
     assert isinstance(full, Figure)
     assert isinstance(quick, Figure)
     assert full.study == quick.study == name
@@ -360,7 +360,7 @@ def test_a_quick_figure_is_the_first_case_of_the_full_one_at_a_smaller_budget(na
 
 
 def test_the_bound_is_estimated_at_the_papers_budget_on_two_pairs() -> None:
-    full = load(REPRODUCE, "bound", quick=False)
+    full = load(REPRODUCE, "bound")
     assert isinstance(full, Figure)
     assert [case.place.arguments for case in full.cases] == [("D", "A"), ("A", "W")]
     (setting, seeds) = full.setting, full.seeds
