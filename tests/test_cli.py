@@ -508,7 +508,7 @@ def disk_with_room_for(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("existing", [True, False], ids=["home", "no home"])
-@pytest.mark.parametrize("room", [10, 3000], ids=["for nothing", "for home.json"])
+@pytest.mark.parametrize("room", [0, 10, 3000], ids=["not for a byte", "for nothing", "for home.json"])
 def test_a_full_disk_loses_nothing(run: Run, files: Files, learned: Path, tmp_path: Path, existing: bool, room: int) -> None:
     folder = learned if existing else tmp_path / "new"
     before = contents(folder)

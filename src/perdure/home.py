@@ -407,7 +407,8 @@ def _acquire(lock: Path) -> int:
         with suppress(FileNotFoundError):
             if os.fstat(handle).st_ino == lock.stat().st_ino:
                 os.ftruncate(handle, 0)
-                os.write(handle, str(os.getpid()).encode())
+                with suppress(OSError):  # a full disk: the lock holds, it only cannot say whose it is
+                    os.write(handle, str(os.getpid()).encode())
                 return handle
         os.close(handle)  # its last holder took the name away between our opening and our locking
 
