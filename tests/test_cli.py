@@ -191,6 +191,18 @@ def test_labels_of_a_query_are_left_out_and_that_is_said(run: Run, files: Files,
     assert run("predict", learned, path, "--environment", "b").err == sentence
 
 
+def test_rows_that_are_there_more_than_once_are_learned_and_that_is_said(run: Run, files: Files, learned: Path) -> None:
+    path = learned.parent / "copies.csv"
+    x, y = rows_of((2, 3), slice(0, 50))
+    some = np.r_[0:50, 0:20, 0]  # the first row three times, 19 others twice
+    csv.write_csv(table(x[some], y[some]), path)
+    result = run("learn", learned, "--support", path, "--query", files["bq.parquet"], "--environment", "b")
+    assert (result.code, result.err) == (
+        0,
+        f"note: {path}: 21 of 71 rows are copies of an earlier one; each counts like any other row.\n",
+    )
+
+
 def test_an_ignored_column_stays_ignored(run: Run, files: Files, tmp_path: Path) -> None:
     learn = ["learn", tmp_path / "h", *lesson(files, "a", query="q_with_id.parquet"), "--label-column", "kind", *SMALL]
     refused = run(*learn)

@@ -323,6 +323,9 @@ def _read_halves(
         tables[half] = read_table(path, label=label, leave_out=leave_out, like=features)
         features = features or tables[half].features
         _say(note, path, tables[half], (*labels, *also))
+        copies = len(tables[half].x) - len({hash(row.tobytes()) for row in tables[half].x})
+        if copies:
+            note(f"{path}: {copies} of {len(tables[half].x)} rows are copies of an earlier one; each counts like any other row.")
     _refuse_unused(ignore, tables.values())
 
     support, query = tables.get("support"), tables.get("query")
