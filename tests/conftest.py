@@ -5,9 +5,11 @@ Modules that state none (the streams, the command line) take whatever a user giv
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,8 @@ if os.environ.get("PERDURE_CHECK_SHAPES") != "0":  # a check costs about a milli
         "beartype.beartype",
     )
 
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's package is imported: nothing is fetched while testing
+
 import torch  # noqa: E402
 
 torch.set_num_threads(1)  # a worker of pytest-xdist has one core
@@ -38,3 +42,12 @@ def data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"{folder} is absent; set PERDURE_DATA to the folder that holds office31_resnet50.npz and its companions")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _features_are_kept_apart(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test reads features that another kept, nor leaves any in the cache of who runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        name = hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]
+        patch.setenv("PERDURE_CACHE", str(tmp_path_factory.getbasetemp() / f"cache-{name}"))
+        yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
 import json
 import os
@@ -19,13 +18,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 from pyarrow import csv, parquet
 from sklearn.datasets import load_digits
 
@@ -781,97 +778,6 @@ def test_demo_is_called_as_asked(run: Run, tmp_path: Path, monkeypatch: pytest.M
     content = run("demo", "--seeds", "3", "4", "--out", tmp_path / "p.svg", "--json").json
     assert asked == [([0, 1, 2], Path("perdure-demo.png")), ([3, 4], tmp_path / "p.svg")]
     assert content["methods"]["method"][0]["scenario"] == "digits"
-
-
-class Grey(torch.nn.Module):
-    """Stands in for a pretrained network: its two features are the same everywhere in a picture. Ctrl-C is pressed in `at`."""
-
-    def __init__(self, at: int | None = None) -> None:
-        super().__init__()
-        self.at, self.batches = at, 0
-
-    def forward(self, pixel_values: torch.Tensor) -> SimpleNamespace:
-        self.batches += 1
-        if self.batches == self.at:
-            os.kill(os.getpid(), signal.SIGINT)
-        return SimpleNamespace(pooler_output=pixel_values[:, :2, 0, 0])
-
-
-@pytest.fixture
-def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[object]]:
-    """Five pictures in two domains, and the words that turn them into features with a stand-in for a network."""
-    from PIL import Image
-
-    from perdure.inputs import pictures
-
-    for number, place in enumerate(("Art/Bed/1.png", "Art/Bed/2.png", "Art/TV/1.png", "Clipart/Bed/1.png", "Clipart/TV/1.png")):
-        file = tmp_path / "pictures" / place
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (5, 4), (number, 0, 0)).save(file)
-    network = tmp_path / "network"
-    network.mkdir()
-    for name in ("config.json", "preprocessor_config.json", "model.safetensors"):
-        (network / name).write_text("{}")
-
-    def words(at: int | None = None) -> list[object]:
-        like = pictures.Preprocessing(4, 4, 2, (0.0,) * 3, (1 / 255,) * 3)
-        monkeypatch.setattr(pictures, "pretrained", lambda folder: pictures.PretrainedNetwork(Grey(at), like))
-        return ["features", tmp_path / "pictures", "-o", tmp_path / "out.npz", "--backbone", network, "--batch", "2"]
-
-    return words
-
-
-def test_pictures_become_features(run: Run, pictures: Callable[..., list[object]], tmp_path: Path) -> None:
-    (tmp_path / "pictures" / "Art" / "Bed" / "notes.txt").write_text("no picture")
-    out, said = tmp_path / "out.npz", "5 pictures of 2 classes in 2 domains (Art, Clipart): 2 features each written to "
-    left_out = f"left out, since their names are not those of pictures: {tmp_path / 'pictures' / 'Art' / 'Bed' / 'notes.txt'}."
-    assert run(*pictures()) == (0, f"{said}{out}.\n", f"note: {left_out}\n")
-    with np.load(out) as stored:
-        assert stored["X"].tolist() == [[0, 0], [1, 0], [2, 0], [3, 0], [4, 0]]
-        assert stored["class_names"][stored["y"]].tolist() == ["Bed", "Bed", "TV", "Bed", "TV"]
-    again = run(*pictures())
-    assert (again.code, again.err) == (2, f"perdure: {out} is there already; remove it, or give another file to write.\n")
-    out.unlink()
-    assert run(*pictures(), "--json").json == {
-        "out": str(out),
-        "pictures": 5,
-        "features": 2,
-        "domains": ["Art", "Clipart"],
-        "classes": ["Bed", "TV"],
-        "notes": [left_out],
-    }
-
-
-def test_ctrl_c_keeps_features_and_the_same_command_goes_on(
-    run: Run, pictures: Callable[..., list[object]], tmp_path: Path
-) -> None:
-    words, out = pictures(at=3), tmp_path / "out.npz"  # the first call only asks how many features there are
-    stopped = run(*words)
-    again = shlex.join(["perdure", *map(str, words)])
-    assert stopped == (
-        130,
-        "",
-        f"perdure: stopped; 4 pictures are done and kept in {out}.partial. To go on, run the same command again:\n  {again}\n",
-    )
-    assert not out.exists()
-    assert run(*pictures()).code == 0
-    with np.load(out) as stored:
-        assert stored["X"][:, 0].tolist() == [0, 1, 2, 3, 4]
-    assert not Path(f"{out}.partial").exists()
-
-
-def test_pictures_that_cannot_be_used_get_one_sentence(run: Run, pictures: Callable[..., list[object]], tmp_path: Path) -> None:
-    abacus = run(*pictures(), "--device", "abacus")
-    assert (abacus.code, abacus.out, abacus.err.count("\n")) == (2, "", 1)
-    assert "The device 'abacus' cannot be used here" in abacus.err
-    (tmp_path / "pictures" / "Clipart" / "TV" / "1.png").write_bytes(b"broken")
-    broken = run(*pictures())
-    assert (broken.code, broken.out, broken.err.count("\n")) == (2, "", 1)
-    assert f"{tmp_path}/pictures/Clipart/TV/1.png cannot be read as a picture" in broken.err
-    with open(tmp_path / "out.npz.partial", "r+b") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        busy = run(*pictures())
-    assert (busy.code, "out.npz.partial: another process is writing it." in busy.err) == (5, True)
 
 
 # -- interrupted ----------------------------------------------------------------------------------------------------------

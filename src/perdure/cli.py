@@ -30,7 +30,7 @@ Learn from labelled tables, keep answering tables from places that have none.
   perdure predict HOME new_from_b.csv --environment b -o answers.csv
   perdure status HOME
   perdure demo
-  perdure features PICTURES -o features.npz --backbone resnet50
+  perdure features photos -o features.parquet --backbone facebook/dinov2-small
   perdure reproduce office31-tasks --quick
 
 HOME is a folder that perdure makes. It keeps what was learned, never your data. The support has labels, the query
@@ -158,12 +158,13 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--seeds", type=_whole, nargs="+", default=[0, 1, 2], metavar="N", help="one repetition for each (0 1 2)")
     demo.add_argument("-o", "--out", metavar="PNG", type=Path, default=Path("perdure-demo.png"), help="the picture to draw")
 
-    features = command("features", _features, "turn folders of pictures into a file of features", FEATURES)
-    features.add_argument("folder", metavar="FOLDER", type=Path, help="where DOMAIN/CLASS/FILE or DOMAIN/images/CLASS/FILE are")
-    features.add_argument("-o", "--out", metavar="OUT", type=Path, required=True, help="the .npz file to write")
-    features.add_argument("--backbone", metavar="DIR", type=Path, required=True, help="folder of the pretrained network")
-    features.add_argument("--batch", type=_positive, default=32, metavar="N", help="pictures at a time (32)")
-    _add_device(features)
+    features = command("features", _features, "turn pictures or texts into a file of features", FEATURES)
+    features.add_argument("input", metavar="INPUT", type=Path, help="folder of pictures, or table with a column of texts")
+    features.add_argument("-o", "--out", metavar="OUT", type=Path, required=True, help="the .parquet, .csv or .npz file to write")
+    features.add_argument("--text-column", metavar="NAME", help="where in the table the texts are")
+    features.add_argument("--label-column", metavar="NAME", help="a column of the table to keep beside the features")
+    _add_backbone(features, batch="--batch", required=True)
+    _add_device(features, None)
 
     again = command("reproduce", _reproduce, "run tables and figures of the paper beside its numbers", REPRODUCE)
     again.add_argument("names", metavar="NAME", nargs="*", help="what to run; without one, the names there are")
@@ -191,9 +192,10 @@ PREDICT = """\
 Columns: prediction; environment and confidence if no --environment is given; probabilities with --proba.
 The rows keep their order."""
 FEATURES = """\
-DIR is a network such as a ResNet-50 as Hugging Face saves it: config.json, preprocessor_config.json and safetensors. Nothing is
-downloaded. This needs transformers and Pillow: pip install 'perdure[pictures]'. Stopped by Ctrl-C or killed: the same command
-goes on."""
+Pictures lie as DOMAIN/CLASS/FILE, as CLASS/FILE or in any folders; texts stand in a column of a table. The backbone is what
+Hugging Face calls a model: a folder with config.json, preprocessor_config.json (or a tokenizer) and safetensors, or its name. No
+code of it is run. What was computed before is read from the cache. Stopped by Ctrl-C or killed: the same command goes on.
+This needs pip install 'perdure[images]' or 'perdure[text]'."""
 REPRODUCE = """\
 For a checkout of perdure: each NAME is a file of its folder reproduce/. Results are kept in reproduce/results, run by run, and
 what is there is not run again; a full run also writes its section of docs/ledger.md. Stopped by Ctrl-C or killed: the same
@@ -324,37 +326,59 @@ def _demo(args: argparse.Namespace, notes: Notes) -> Answer:
 
 
 def _features(args: argparse.Namespace, notes: Notes) -> Answer:
-    from perdure.inputs import pictures
+    from perdure.inputs import feature_files
+    from perdure.inputs.pictures import PictureBackbone
+    from perdure.inputs.texts import TextBackbone
 
+    text = args.text_column is not None
+    if args.label_column is not None and not text:
+        raise InputError("`--label-column` belongs to `--text-column`; the classes of pictures are their folders.")
+    if not args.input.exists():
+        raise InputError(f"{args.input} does not exist.")
+    progress = None if sys.stderr.isatty() and "json" not in args else False
+    running = {"device": args.device or "auto", "precision": args.precision, "batch": args.backbone_batch}
     try:
-        done = pictures.extract(
-            args.folder,
-            args.out,
-            backbone=args.backbone,
-            batch=args.batch,
-            device=args.device,
-            progress=None if sys.stderr.isatty() and "json" not in args else False,
-        )
+        if text:
+            done = feature_files.write_texts(
+                args.input,
+                args.out,
+                TextBackbone(args.backbone, **running),
+                args.text_column,
+                label=args.label_column,
+                cache=args.cache,
+                keep=not args.no_cache,
+                progress=progress,
+            )
+        else:
+            done = feature_files.write_pictures(
+                args.input,
+                args.out,
+                PictureBackbone(args.backbone, **running),
+                cache=args.cache,
+                keep=not args.no_cache,
+                broken="skip" if args.skip_broken else "stop",
+                progress=progress,
+            )
     except KeyboardInterrupt:
-        count = pictures.kept(args.out)
-        raise Interrupted(
-            f"stopped; {count} pictures are done and kept in {pictures.partial_file(args.out)}. "
-            "To go on, run the same command again:"
-        ) from None
+        kept = "nothing is kept" if args.no_cache else "what is done is kept in the cache"
+        raise Interrupted(f"stopped; {kept}. To go on, run the same command again:") from None
+    for sentence in done.broken:
+        notes(f"left out: {sentence}")
     if done.left_out:
         notes(f"left out, since their names are not those of pictures: {_list(done.left_out)}.")
-    text = (
-        f"{done.pictures} pictures of {len(done.classes)} classes in {len(done.domains)} domains ({_list(done.domains)}): "
-        f"{done.features} features each written to {done.out}."
-    )
+    what = f"{done.rows} {'texts' if text else 'pictures'}"
+    what += f" of {len(done.classes)} classes" if done.classes else ""
+    what += f" in {len(done.domains)} domains ({_list(done.domains)})" if done.domains else ""
     return Answer(
-        text,
+        f"{what}: {done.features} features each written to {done.out} ({done.rows - done.computed} were known).",
         {
             "out": str(done.out),
-            "pictures": done.pictures,
+            "texts" if text else "pictures": done.rows,
             "features": done.features,
             "domains": done.domains,
             "classes": done.classes,
+            "computed": done.computed,
+            "broken": done.broken,
         },
     )
 
@@ -417,8 +441,22 @@ def _add_ignore(to: argparse.ArgumentParser) -> None:
     to.add_argument("--ignore-column", metavar="NAME", action="append", default=[], help=about)
 
 
-def _add_device(to: argparse._ActionsContainer) -> None:
-    to.add_argument("--device", default="cpu", help="where to compute: cpu, cuda, mps (cpu)")
+def _add_backbone(to: argparse._ActionsContainer, *, batch: str, required: bool = False) -> None:
+    about = "pretrained network: a folder, or a name on the Hugging Face hub" + ("" if required else " (remembered in HOME)")
+    to.add_argument("--backbone", metavar="NAME", required=required, help=about)
+    about = "inputs that go through it at a time (32 on a CPU, else 256; fewer where memory is short)"
+    to.add_argument(batch, dest="backbone_batch", type=_positive, metavar="N", help=about)
+    about = "of the network; auto is bfloat16 on CUDA, else float32 (auto)"
+    to.add_argument("--precision", choices=("auto", "float32", "bfloat16", "float16"), default="auto", help=about)
+    about = "where features are kept for the next time (PERDURE_CACHE, else ~/.cache/perdure/features)"
+    to.add_argument("--cache", metavar="DIR", type=Path, help=about)
+    to.add_argument("--no-cache", action="store_true", help="keep no features for the next time")
+    to.add_argument("--skip-broken", action="store_true", help="name pictures that cannot be read, and go on without them")
+
+
+def _add_device(to: argparse._ActionsContainer, default: str | None = "cpu") -> None:
+    about = "cpu" if default else "of the learner cpu, of a backbone what is there"
+    to.add_argument("--device", default=default, help=f"where to compute: cpu, cuda, mps ({about})")
 
 
 def _positive(text: str) -> int:

@@ -14,8 +14,8 @@ Progress: TypeAlias = Callable[[int, int], object] | bool | None
 
 
 @contextmanager
-def progress_bar(progress: Progress, what: str, total: int, done: int) -> Iterator[Callable[[int], object]]:
-    """A function to be told the number of steps done; the bar shows the time left."""
+def progress_bar(progress: Progress, what: str, total: int, done: int, unit: str = "step") -> Iterator[Callable[[int], object]]:
+    """A function to be told the number of steps done; the bar shows how many a second and the time left."""
     if callable(progress):
         report = progress
         yield lambda step: report(step, total)
@@ -25,7 +25,8 @@ def progress_bar(progress: Progress, what: str, total: int, done: int) -> Iterat
         return
     from tqdm import tqdm
 
-    with tqdm(total=total, initial=done, desc=what, unit="step", disable=None if progress is None else False, leave=False) as bar:
+    disable = None if progress is None else False
+    with tqdm(total=total, initial=done, desc=what, unit=unit, disable=disable, leave=False) as bar:
         yield lambda step: bar.update(step - bar.n)
 
 

@@ -1,45 +1,124 @@
-"""Folders of pictures to files of features: the pooled output of a pretrained network, one row a picture."""
+"""Pictures to features: files of any kind, upright and in three colours, through a pretrained network."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import hashlib
+import io
 import json
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from perdure.errors import InputError
-from perdure.inputs.tables import replacing
-from perdure.progress import Progress, interruptible, progress_bar
-from perdure.scenarios.pictures import INSTALL, Picture, centre, find
+from perdure.inputs.backbones import (
+    INSTALL,
+    PREPARATION,
+    Precision,
+    Running,
+    Unreadable,
+    find_files,
+    identify,
+    in_words,
+    load_network,
+)
 
-CONFIG, PREPROCESSING = "config.json", "preprocessor_config.json"
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 AT_ONCE = 64
 """So many pictures pass through a network together where nothing is learned, whatever number is asked for."""
 
 
-# -- the network ----------------------------------------------------------------------------------------------------------
+# -- from a file to pixels ------------------------------------------------------------------------------------------------
+
+
+def open_picture(content: Path | bytes, name: object, *, upright: bool = True) -> Image:
+    """A picture in red, green and blue.
+
+    Grey pictures have three equal channels, those of 16 bits keep their upper 8; CMYK and palettes are converted; what is
+    transparent lies on white, as on a page. With `upright` a camera's note on which side is up is followed.
+    """
+    try:
+        from PIL import Image, ImageOps
+    except ModuleNotFoundError:
+        raise InputError(f"Reading pictures needs Pillow: {INSTALL['pictures']}.") from None
+    try:
+        with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as opened:
+            opened.load()
+            return in_colours(ImageOps.exif_transpose(opened) if upright else opened)
+    except Exception as error:  # what a decoder raises depends on how the file is broken
+        raise Unreadable(
+            f"{name} cannot be read as a picture ({in_words(error)}). Replace it or take it out, then start again."
+        ) from error
+
+
+def in_colours(picture: Image) -> Image:
+    """Red, green and blue of a picture of any mode."""
+    from PIL import Image
+
+    if picture.mode == "F":
+        raise Unreadable("its pixels are measurements and no colours")
+    if picture.mode.startswith("I"):  # 16 bits; Pillow would cut off at 255 what is lighter than that
+        picture = Image.fromarray((np.asarray(picture).clip(0, 65535) // 256).astype(np.uint8))
+    if picture.has_transparency_data:
+        seen = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
+    return picture.convert("RGB")
+
+
+def resized(picture: Image, resize: int | tuple[int, int] | None, crop: tuple[int, int] | None, resample: int) -> Image:
+    """Its short side, or height and width, brought to `resize`; then the middle of height and width `crop`."""
+    from PIL import Image
+
+    width, height = picture.size
+    if isinstance(resize, int):
+        size = (resize, int(resize * height / width)) if width <= height else (int(resize * width / height), resize)
+        picture = picture.resize(size, Image.Resampling(resample))
+    elif resize is not None:
+        picture = picture.resize(resize[::-1], Image.Resampling(resample))
+    if crop is not None:
+        top, left = (picture.height - crop[0]) // 2, (picture.width - crop[1]) // 2
+        picture = picture.crop((left, top, left + crop[1], top + crop[0]))
+    return picture
+
+
+@dataclass(frozen=True)
+class Family:
+    """What one of transformers' image processors does where its file says nothing."""
+
+    resample: int
+    int_is_short_side: bool
+    """A size that is one number is the short side, else both sides."""
+    crops: bool
+
+
+FAMILIES: Mapping[str, Family] = {
+    "Bit": Family(3, int_is_short_side=True, crops=True),
+    "CLIP": Family(3, int_is_short_side=True, crops=True),
+    "ConvNext": Family(3, int_is_short_side=True, crops=False),
+    "ViT": Family(2, int_is_short_side=False, crops=False),
+    "DINOv3ViT": Family(2, int_is_short_side=False, crops=False),
+    "DeiT": Family(3, int_is_short_side=False, crops=True),
+    "Beit": Family(3, int_is_short_side=False, crops=False),
+    "Siglip": Family(3, int_is_short_side=True, crops=False),
+}
+"""By the name of the processor; ResNets, Swin, DINO and many others use one of these."""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
     """What a network expects of its pictures."""
 
-    short: int
-    """Pixels that the short side is brought to."""
-    crop: int
-    """Pixels of the square that is cut out of the middle."""
+    resize: int | tuple[int, int] | None
+    """Pixels that the short side is brought to, or height and width."""
+    crop: tuple[int, int] | None
+    """Height and width of what is then cut out of the middle."""
     resample: int
     """Pillow's number of the interpolation."""
     mean: tuple[float, float, float]
@@ -50,23 +129,82 @@ class Preprocessing:
     @classmethod
     def read(cls, backbone: Path) -> Preprocessing:
         """From the file that stands beside the network's weights."""
-        file = backbone / PREPROCESSING
+        file = next((backbone / name for name in PREPARATION["pictures"] if (backbone / name).is_file()), None)
+        if file is None:
+            raise InputError(f"{backbone} does not say what its network expects: it has no {PREPARATION['pictures'][0]}.")
         try:
-            stored = json.loads(file.read_text(encoding="utf-8"))
-            if not all(stored.get(f"do_{what}", True) for what in ("resize", "center_crop", "rescale", "normalize")):
-                raise ValueError("it leaves out one of resize, center_crop, rescale and normalize")
-            short, crop = int(stored["size"]["shortest_edge"]), stored["crop_size"]
-            if crop["height"] != crop["width"] or not 0 < crop["width"] <= short:
-                raise ValueError(f"a crop of {crop} does not fit into a short side of {short}")
-            whole = 255 * float(stored["rescale_factor"])  # what 255 becomes
-            mean, std = (tuple(float(value) / whole for value in stored[name]) for name in ("image_mean", "image_std"))
+            said = json.loads(file.read_text(encoding="utf-8"))
+            said = said.get("image_processor", said)
+            kind = str(said.get("image_processor_type") or said.get("feature_extractor_type"))
+            family = FAMILIES.get(re.sub(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", kind))
+            if family is None:
+                raise ValueError(f"{kind} is none of those known: {', '.join(FAMILIES)}")
+            resize, crop = _geometry(said, family, convnext=kind.startswith("ConvNext"))
+            if said.get("do_rescale") is False:
+                raise ValueError("it leaves out rescaling")
+            whole = 255 * float(said.get("rescale_factor", 1 / 255))  # what 255 becomes
+            normalises = said.get("do_normalize") is not False
+            mean, std = (
+                tuple(float(value) / whole for value in (said[name] if normalises else default))
+                for name, default in (("image_mean", [0.0] * 3), ("image_std", [1.0] * 3))
+            )
             if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
                 raise ValueError("mean and deviation must be three numbers each, deviations above zero")
-            return cls(short, int(crop["width"]), int(stored["resample"]), mean, std)
+            resample = said.get("resample")
+            return cls(resize, crop, family.resample if resample is None else int(resample), mean, std)
         except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError, AttributeError) as error:
             raise InputError(
-                f"{file} does not say how to resize the short side, crop the centre and normalise ({_in_words(error)})."
+                f"{file} does not say how to resize, crop and normalise a picture in a way that is known ({in_words(error)})."
             ) from error
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of what comes out, if it is the same for every picture."""
+        return self.crop if self.crop is not None else self.resize if isinstance(self.resize, tuple) else None
+
+    def pixels(self, picture: Image) -> UInt8[np.ndarray, "height width 3"]:
+        """What is shown of a picture, before colours are normalised."""
+        return np.asarray(resized(picture, self.resize, self.crop, self.resample))
+
+
+def _geometry(
+    said: Mapping[str, Any], family: Family, *, convnext: bool
+) -> tuple[int | tuple[int, int] | None, tuple[int, int] | None]:
+    """What is resized to which size, and what is then cut out."""
+    resize = None if said.get("do_resize") is False else _size(said["size"], short=family.int_is_short_side)
+    if convnext:
+        if not isinstance(resize, int):
+            raise ValueError("a ConvNeXt needs the length of a short side")
+        if resize >= 384:
+            return (resize, resize), None
+        return int(resize / float(said.get("crop_pct", 224 / 256))), (resize, resize)
+    cuts = said.get("do_center_crop")
+    if not (family.crops if cuts is None else cuts):
+        if not isinstance(resize, tuple):
+            raise ValueError("pictures would differ in size: it neither crops the centre nor names both sides")
+        return resize, None
+    crop = _size(said["crop_size"], short=False)
+    assert isinstance(crop, tuple)
+    fits = resize is not None and min(crop) > 0 and all(c <= r for c, r in zip(crop, _pair(resize), strict=True))
+    if not fits:
+        raise ValueError(f"a crop of {crop} does not fit into a size of {resize}")
+    return resize, crop
+
+
+def _size(said: Any, *, short: bool) -> int | tuple[int, int]:
+    if isinstance(said, Mapping):
+        return int(said["shortest_edge"]) if "shortest_edge" in said else (int(said["height"]), int(said["width"]))
+    if isinstance(said, Sequence):
+        height, width = said
+        return int(height), int(width)
+    return int(said) if short else _pair(int(said))
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
+
+
+# -- from pixels to features ----------------------------------------------------------------------------------------------
 
 
 class PretrainedNetwork(nn.Module):
@@ -98,238 +236,109 @@ class PretrainedNetwork(nn.Module):
 
     def forward(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n features"]:
         if torch.is_grad_enabled():
-            return self._pooled(x)
-        return torch.cat([self._pooled(part) for part in torch.split(x, AT_ONCE)])  # no row needs another, so spare memory
+            return self.pooled(x)
+        return torch.cat([self.pooled(part) for part in torch.split(x, AT_ONCE)])  # no row needs another, so spare memory
 
-    def _pooled(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n features"]:
-        pooled: Tensor | None = getattr(self.network(pixel_values=(x - self.mean) / self.std), "pooler_output", None)
+    def pooled(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n features"]:
+        """The network's own pooled output; without one that of its class token, or the mean over places."""
+        out = self.network(pixel_values=(x - self.mean) / self.std)
+        pooled: Tensor | None = getattr(out, "pooler_output", None)
         if pooled is None:
-            raise InputError(f"{type(self.network).__name__} has no pooled output; give a network such as a ResNet.")
+            last: Tensor | None = getattr(out, "last_hidden_state", None)
+            if last is None or last.ndim not in (3, 4):
+                raise InputError(
+                    f"{type(self.network).__name__} has no output to pool; give a network such as a ResNet or a ViT."
+                )
+            pooled = last[:, 0] if last.ndim == 3 else last.mean(dim=(2, 3))
         return pooled.flatten(1)
 
 
-def pretrained(backbone: Path) -> PretrainedNetwork:
-    """The network in a local folder as Hugging Face saves it; only safetensors are read, and no code of the folder is run."""
-    lacking = [name for name in (CONFIG, PREPROCESSING) if not (backbone / name).is_file()]
-    if lacking or not any(backbone.glob("*.safetensors")):
-        raise InputError(
-            f"{backbone} is not the folder of a pretrained network: it has no {' and no '.join(lacking or ['*.safetensors'])}."
+def pretrained(backbone: str | Path) -> PretrainedNetwork:
+    """A network by the name of its folder or on the Hugging Face hub; of CLIP and SigLIP the half that sees pictures."""
+    folder = find_files(backbone, "pictures")
+    preprocessing = Preprocessing.read(folder)
+    network = load_network(folder, "pictures")
+    return PretrainedNetwork(getattr(network, "vision_model", network), preprocessing)
+
+
+class PictureBackbone:
+    """A pretrained network that turns pictures into features. It is loaded when the first picture needs it."""
+
+    def __init__(
+        self, name: str | Path, *, device: str = "auto", precision: Precision = "auto", batch: int | None = None
+    ) -> None:
+        self.name = str(name)
+        self.folder = find_files(name, "pictures")
+        self.preprocessing = Preprocessing.read(self.folder)
+        self.running = Running.chosen(device, precision, batch, on_cpu=32, on_gpu=256)
+        self.identity = identify(self.folder, "pictures")
+        self._network: PretrainedNetwork | None = None
+
+    @property
+    def network(self) -> PretrainedNetwork:
+        """Where it runs."""
+        if self._network is None:
+            network = pretrained(self.folder).eval().to(self.running.device)
+            self._network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return self._network
+
+    def order(self, items: Sequence[Any]) -> Sequence[int]:
+        """As they come."""
+        return range(len(items))
+
+    def content(self, item: Any) -> bytes:
+        """Of a path the file's bytes; bytes are a file's; a picture of Pillow's or an array its pixels."""
+        if isinstance(item, (str, Path)):
+            try:
+                return Path(item).read_bytes()
+            except OSError as error:
+                raise Unreadable(f"{item} cannot be read ({error.strerror}). Put it back or take it out.") from error
+        if isinstance(item, bytes):
+            return item
+        pixels = np.ascontiguousarray(item)
+        return b"\0".join(
+            (str(getattr(item, "mode", "")).encode(), repr((pixels.shape, pixels.dtype.str)).encode(), pixels.tobytes())
         )
-    preprocessing = Preprocessing.read(backbone)
+
+    def prepare(self, content: bytes, item: Any) -> UInt8[np.ndarray, "height width 3"]:
+        """Resized and cropped."""
+        if isinstance(item, (str, Path, bytes)):
+            name = item if not isinstance(item, bytes) else f"a picture of {len(item)} bytes"
+            return self.preprocessing.pixels(open_picture(content, name))
+        return self.preprocessing.pixels(_as_picture(item))
+
+    def encode(
+        self, prepared: Sequence[UInt8[np.ndarray, "height width 3"]], *, exact: bool = False
+    ) -> Float[Tensor, "n features"]:
+        """Features, still where they were computed."""
+        stacked = torch.from_numpy(np.stack(prepared))
+        device = torch.device(self.running.device)
+        if device.type == "cuda":
+            stacked = stacked.pin_memory()  # so that it travels while the network works on the batch before
+        with self.running.mixed(exact=exact):
+            x = stacked.to(device, non_blocking=True).permute(0, 3, 1, 2).float() / 255
+            return self.network.pooled(x).float()
+
+
+def _as_picture(item: Any) -> Image:
+    """Pillow's picture of what a data set holds in memory: such a picture, or an array with or without colours."""
+    from PIL import Image
+
+    if isinstance(item, Image.Image):
+        return in_colours(item)
+    pixels = np.asarray(item)
+    shape = pixels.shape
+    if pixels.ndim == 3 and shape[2] not in (1, 3) and (shape[0] in (1, 3) or (shape[0] == 4 and shape[2] != 4)):
+        pixels = pixels.transpose(1, 2, 0)  # channels first, as torch has them
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[..., 0]
+    if pixels.ndim not in (2, 3) or 0 in shape or pixels.shape[2:] not in ((), (3,), (4,)):
+        raise Unreadable(f"An array of shape {shape} is no picture; give height x width x 3, or 3 x height x width.")
+    if pixels.dtype.kind == "f":
+        if not (np.isfinite(pixels).all() and pixels.min() >= 0 and pixels.max() <= 1):
+            raise Unreadable("A picture of fractions must go from 0 to 1; undo its normalisation, or give whole numbers to 255.")
+        pixels = (255 * pixels).round().astype(np.uint8)
     try:
-        from transformers import AutoModel
-        from transformers.utils import logging
-    except ModuleNotFoundError as error:
-        raise InputError(f"Pretrained networks need transformers and Pillow ({error}): {INSTALL}.") from error
-    had_bar = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # it would be drawn into files, too
-    try:
-        network, loaded = AutoModel.from_pretrained(
-            backbone, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True
-        )
-    except Exception as error:  # a damaged file shows in any of its many layers
-        raise InputError(f"{backbone} holds no network that can be used: {_in_words(error)}.") from error
-    finally:
-        if had_bar:
-            logging.enable_progress_bar()
-    if loaded["missing_keys"]:  # transformers would leave them at random
-        raise InputError(f"{backbone} lacks some of its network's weights, such as {min(loaded['missing_keys'])}.")
-    return PretrainedNetwork(network.float(), preprocessing)
-
-
-# -- from a folder to a file ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Extracted:
-    """What a file of features holds."""
-
-    out: Path
-    pictures: int
-    features: int
-    domains: list[str]
-    classes: list[str]
-    left_out: list[Path]
-    """Files in the folders that are no pictures by their suffix."""
-
-
-def extract(
-    folder: str | Path,
-    out: str | Path,
-    *,
-    backbone: str | Path,
-    batch: int = 32,
-    device: str = "cpu",
-    progress: Progress = None,
-) -> Extracted:
-    """Features of all pictures `<folder>/<domain>/[images/]<class>/<file>` by the network in the folder `backbone`.
-
-    `out` is an NPZ file: `X` (float16), `y` into `class_names`, `domain` into `domain_names`, and `paths`. It appears once it is
-    whole. What is computed before that is kept beside it, in `OUT.partial`: the same call goes on from there, also when pictures
-    were added or taken out meanwhile.
-    """
-    folder, out, backbone = Path(folder), Path(out), Path(backbone)
-    if batch < 1:
-        raise InputError(f"`batch` must be at least 1 picture, got {batch}.")
-    _check_new(out)
-    found = find(folder)
-    pictures = found.pictures
-    domain_names, domain = np.unique([picture.domain for picture in pictures], return_inverse=True)
-    class_names, y = np.unique([picture.label for picture in pictures], return_inverse=True)
-    if len(domain_names) > np.iinfo(np.int8).max or len(class_names) > np.iinfo(np.int16).max:
-        raise InputError(
-            f"{folder} has {len(domain_names)} domains of {len(class_names)} classes; at most 127 of 32767 fit. "
-            "Give the folder that holds DOMAIN/CLASS/FILE."
-        )
-    network = _on(device, pretrained(backbone)).eval()
-    square = network.preprocessing.crop
-    width = _features(network, np.zeros((1, 3, square, square), np.float32)).shape[1]
-
-    with _computed(partial_file(out), backbone, width) as computed, interruptible() as interrupted:
-        keys = [_key(picture) for picture in pictures]
-        missing = [i for i, key in enumerate(keys) if key not in computed.rows]
-        done = len(keys) - len(missing)
-        with progress_bar(progress, "features", len(keys), done) as report, ThreadPoolExecutor() as pool:
-            for first in range(0, len(missing), batch):
-                some = missing[first : first + batch]
-                squares = pool.map(lambda i: _square(pictures[i], network.preprocessing), some)
-                features = _features(network, np.stack(list(squares))).astype(np.float16)
-                if not np.isfinite(features).all():
-                    bad = some[int((~np.isfinite(features).all(axis=1)).argmax())]
-                    raise InputError(f"{pictures[bad].file} gets features that are no numbers; is {backbone} damaged?")
-                computed.add([keys[i] for i in some], features)
-                report(done + first + len(some))
-                if interrupted():
-                    raise KeyboardInterrupt
-        with replacing(out) as file:
-            np.savez_compressed(
-                file,
-                X=np.stack([computed.rows[key] for key in keys]),
-                y=y.astype(np.int16),
-                domain=domain.astype(np.int8),
-                domain_names=domain_names,
-                class_names=class_names,
-                paths=np.array([picture.path for picture in pictures]),
-            )
-    partial_file(out).unlink()
-    return Extracted(out, len(keys), width, domain_names.tolist(), class_names.tolist(), list(found.left_out))
-
-
-def partial_file(out: Path) -> Path:
-    """Where features are kept until all are there."""
-    return out.with_name(f"{out.name}.partial")
-
-
-def kept(out: Path) -> int:
-    """How many pictures a stopped `extract` has done; 0 if there is none."""
-    try:
-        with open(partial_file(out), "rb") as file:
-            header = json.loads(file.readline())
-            return int((os.fstat(file.fileno()).st_size - file.tell()) // _record(header["features"]).itemsize)
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
-
-
-class _Computed:
-    """Features by picture, in memory and on disk: a line of JSON, then records of one length that are only ever appended."""
-
-    def __init__(self, file: BinaryIO, features: int) -> None:
-        self.rows: dict[bytes, np.ndarray] = {}
-        self._file, self._record = file, _record(features)
-
-    def read(self) -> None:
-        """All whole records; what a kill left of another is cut off."""
-        begin = self._file.tell()
-        stored = self._file.read()
-        whole = len(stored) // self._record.itemsize
-        records = np.frombuffer(stored, self._record, count=whole)
-        self.rows = {record["key"].tobytes(): record["row"] for record in records}
-        self._file.seek(begin + whole * self._record.itemsize)
-        self._file.truncate()
-
-    def add(self, keys: Sequence[bytes], rows: Float[np.ndarray, "n features"]) -> None:
-        """Keep them; they are on disk afterwards."""
-        records = np.zeros(len(keys), self._record)
-        records["key"], records["row"] = [np.void(key) for key in keys], rows
-        self._file.write(records.tobytes())
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self.rows |= dict(zip(keys, rows, strict=True))
-
-
-@contextmanager
-def _computed(path: Path, backbone: Path, features: int) -> Iterator[_Computed]:
-    """What an earlier call has kept, if it used the same network; no other call may add to it meanwhile."""
-    about = {"format": "perdure features of pictures, 1", "backbone": _digest(backbone), "features": features}
-    header = json.dumps(about).encode() + b"\n"
-    with open(path, "a+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BlockingIOError(errno.EWOULDBLOCK, "another process is writing it", str(path)) from None
-        file.seek(0)
-        first = file.readline()
-        if not first.endswith(b"\n") and header.startswith(first):  # new, or killed while this line was written
-            file.truncate(0)
-            file.write(header)
-            file.flush()
-        elif first != header:
-            raise InputError(
-                f"{path} was begun with another network, or is something else. Remove it, or give another file to write."
-            )
-        computed = _Computed(file, features)
-        computed.read()
-        try:
-            yield computed
-        finally:
-            if not computed.rows:
-                path.unlink()
-
-
-def _record(features: int) -> np.dtype[Any]:
-    return np.dtype([("key", "V32"), ("row", "<f2", (features,))])
-
-
-def _key(picture: Picture) -> bytes:
-    """Tells a picture from others, and from one of another size that has its place."""
-    return hashlib.sha256(f"{picture.path}\0{picture.file.stat().st_size}".encode()).digest()
-
-
-def _digest(backbone: Path) -> str:
-    digest = hashlib.sha256()
-    for path in [backbone / CONFIG, backbone / PREPROCESSING, *sorted(backbone.glob("*.safetensors"))]:
-        with open(path, "rb") as file:
-            while piece := file.read(1 << 20):
-                digest.update(piece)
-    return digest.hexdigest()
-
-
-def _square(picture: Picture, preprocessing: Preprocessing) -> Float[np.ndarray, "3 height width"]:
-    seen = centre(picture.file, short=preprocessing.short, crop=preprocessing.crop, resample=preprocessing.resample)
-    return seen.transpose(2, 0, 1).astype(np.float32) / 255
-
-
-@torch.no_grad()
-def _features(network: PretrainedNetwork, x: Float[np.ndarray, "n 3 height width"]) -> Float[np.ndarray, "n features"]:
-    features: Tensor = network(torch.from_numpy(x).to(network.mean.device))
-    return features.cpu().numpy()
-
-
-def _on(device: str, network: PretrainedNetwork) -> PretrainedNetwork:
-    try:
-        return network.to(device)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"The device {device!r} cannot be used here: {str(error).splitlines()[0]}") from error
-
-
-def _check_new(out: Path) -> None:
-    if out.suffix != ".npz":
-        raise InputError(f"Features are written to an .npz file, not to {out.name!r}.")
-    if out.exists():
-        raise InputError(f"{out} is there already; remove it, or give another file to write.")
-    if not out.absolute().parent.is_dir():
-        raise InputError(f"The folder of {out} does not exist; create it first.")
-
-
-def _in_words(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        return in_colours(Image.fromarray(np.ascontiguousarray(pixels)))
+    except (TypeError, ValueError) as error:
+        raise Unreadable(f"An array of shape {pixels.shape} and {pixels.dtype} is no picture ({in_words(error)}).") from error

@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -58,10 +58,85 @@ def read_table(path: Path, *, label: str | None = None, leave_out: Collection[st
     Columns in `leave_out` are never read. With `like`, the features must be those, in any order.
     """
     suffix = check_readable(path)
-    try:
+    with _explained(path, suffix):
         if suffix == ".npz":
             return _read_npz(path, label, leave_out, like)
         return _read_columns(path, suffix, label, leave_out, like)
+
+
+def read_parts(
+    path: Path,
+    *,
+    label: str | None = None,
+    leave_out: Collection[str] = (),
+    like: Features | None = None,
+    rows: int = ROWS_AT_ONCE,
+) -> Iterator[Table]:
+    """The same as one table of some rows after another; of a Parquet file no more than those is in memory at a time."""
+    suffix = check_readable(path)
+    if suffix not in (".parquet", ".pq"):
+        whole = read_table(path, label=label, leave_out=leave_out, like=like)
+        for start in range(0, len(whole.x), rows):
+            part = slice(start, start + rows)
+            yield replace(whole, x=whole.x[part], y=None if whole.y is None else whole.y[part])
+        return
+    with _explained(path, suffix):
+        names = _parquet_names(path)
+        left_out = tuple(name for name in names if name in leave_out and name != label)
+        features = _feature_columns(path, names, label, left_out, like)
+        count, schema, batches = _parquet_batches(path, [*features, *([] if label is None else [label])], rows)
+        if count == 0:
+            raise InputError(f"{path} has columns but no rows.")
+        _refuse_text(path, features, schema, batches)
+        start, by_place = 0, like is not None and like.names is None
+        for batch in batches:
+            x, y = _fill(path, features, label, len(batch), [batch], start)
+            y = None if y is None else _labels(path, label, y, len(x))
+            yield Table(x, y, Features(len(features), tuple(features)), left_out, by_place)
+            start += len(batch)
+
+
+def read_texts(path: Path, column: str, *, label: str | None = None) -> tuple[list[str], Labels | None]:
+    """A column of text, none of it missing, and, if a label column is named, its labels."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+    from pyarrow import parquet
+
+    suffix = check_readable(path)
+    if suffix == ".npz":
+        raise InputError(f"{path}: texts are read from Parquet, CSV and TSV files, not from NPZ arrays.")
+    wanted = [column, *([] if label is None else [label])]
+    with _explained(path, suffix):
+        names = _csv_names(path, suffix) if suffix in (".csv", ".tsv") else _parquet_names(path)
+        for name, what in zip(wanted, ("column", "label column"), strict=False):
+            _check_there(path, name, names, what)
+        if suffix in (".csv", ".tsv"):
+            parse = arrow_csv.ParseOptions(delimiter=_delimiter(suffix), newlines_in_values=True)
+            convert = arrow_csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.string()))
+            table = arrow_csv.read_csv(path, parse_options=parse, convert_options=convert)
+        else:
+            table = parquet.read_table(path, columns=wanted)
+        if len(table) == 0:
+            raise InputError(f"{path} has columns but no rows.")
+        kind = table.schema.field(column).type
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            raise InputError(f"{path}: column {_quoted(column)} holds {kind} where texts are expected.")
+        texts = table[column].to_pylist()
+        missing = next((row for row, text in enumerate(texts, 1) if not (text or "").strip()), None)
+        if missing is not None:
+            raise InputError(f"{path}: column {_quoted(column)} has no text in row {missing}; drop the row or fill the cell in.")
+        y = None
+        if label is not None:
+            values = _label_array(path, label, table[label].combine_chunks(), 0)
+            y = _labels(path, label, _numbers_as_numbers(values) if suffix in (".csv", ".tsv") else values, len(texts))
+        return texts, y
+
+
+@contextmanager
+def _explained(path: Path, suffix: str) -> Iterator[None]:
+    """What goes wrong while a file is read is said in a sentence that names the file."""
+    try:
+        yield
     except InputError:
         raise
     except (OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, csv.Error) as error:
@@ -193,11 +268,8 @@ def _feature_columns(
     path: Path, names: Sequence[str], label: str | None, left_out: Collection[str], like: Features | None
 ) -> list[str]:
     """Which columns to read as features, in which order."""
-    if label is not None and label not in names:
-        plain = {name.strip().lower(): name for name in names}
-        close = difflib.get_close_matches(label.strip().lower(), plain, n=1)
-        hint = f" Did you mean {_quoted(plain[close[0]])}?" if close else ""
-        raise InputError(f"{path} has no label column {_quoted(label)}; it has {_some(names)}.{hint}")
+    if label is not None:
+        _check_there(path, label, names, "label column")
     features = [name for name in names if name != label and name not in left_out]
     if "" in features:
         raise InputError(
@@ -226,6 +298,14 @@ def _feature_columns(
         hint = f" Leave it out with `{_ignoring(extra)}`, or name the labels with `--label-column`." if extra else ""
         raise InputError(f"{path} {' and '.join(problems)}.{hint}")
     return list(like.names)
+
+
+def _check_there(path: Path, name: str, names: Sequence[str], what: str) -> None:
+    if name not in names:
+        plain = {known.strip().lower(): known for known in names}
+        close = difflib.get_close_matches(name.strip().lower(), plain, n=1)
+        hint = f" Did you mean {_quoted(plain[close[0]])}?" if close else ""
+        raise InputError(f"{path} has no {what} {_quoted(name)}; it has {_some(names)}.{hint}")
 
 
 def _csv_names(path: Path, suffix: str) -> list[str]:
@@ -269,13 +349,13 @@ def _parquet_names(path: Path) -> list[str]:
     return [name for name in names if not re.fullmatch(r"__index_level_\d+__", name)]  # pandas' own row labels
 
 
-def _parquet_batches(path: Path, wanted: list[str]) -> tuple[int, Any, Iterable[Any]]:
+def _parquet_batches(path: Path, wanted: list[str], rows: int = ROWS_AT_ONCE) -> tuple[int, Any, Iterable[Any]]:
     from pyarrow import parquet
 
     class Batches:
         def __iter__(self) -> Iterator[Any]:
             with parquet.ParquetFile(path, pre_buffer=False) as file:  # buffered, the whole file would be held beside the matrix
-                yield from file.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted)
+                yield from file.iter_batches(batch_size=rows, columns=wanted)
 
     return parquet.read_metadata(path).num_rows, parquet.read_schema(path), Batches()
 
@@ -311,13 +391,15 @@ def _first_text(batches: Iterable[Any], name: str) -> tuple[int, str]:
     return 1, ""
 
 
-def _fill(path: Path, features: list[str], label: str | None, rows: int, batches: Iterable[Any]) -> tuple[Rows, Labels | None]:
-    """One float32 matrix, filled column by column; no cell becomes a Python object."""
+def _fill(
+    path: Path, features: list[str], label: str | None, rows: int, batches: Iterable[Any], start: int = 0
+) -> tuple[Rows, Labels | None]:
+    """One float32 matrix, filled column by column; no cell becomes a Python object. `start` rows of the file came before."""
     import pyarrow as pa
 
-    x, labels, start = np.empty((rows, len(features)), dtype=np.float32), [], 0
+    x, labels, before = np.empty((rows, len(features)), dtype=np.float32), [], start
     for batch in batches:
-        block = x[start : start + len(batch)]
+        block = x[start - before : start - before + len(batch)]
         for j, name in enumerate(features):
             block[:, j] = batch.column(name).cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
         _check_finite(block, start, features, path, lambda i, j, batch=batch: batch.column(features[j])[i].as_py())

@@ -1,112 +1,80 @@
-"""Scenarios of pictures from folders, `<domain>/[images/]<class>/<file>`: pixels, for a backbone that is trained along."""
+"""Scenarios of pictures from folders: features of a frozen backbone, or pixels for one that is trained along."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, UInt8
 
 from perdure.errors import InputError
-from perdure.scenarios import office_home
+from perdure.inputs.backbones import Backbone
+from perdure.inputs.extraction import extract
+from perdure.inputs.folders import Picture
+from perdure.inputs.pictures import PictureBackbone, open_picture, resized
+from perdure.progress import Progress
+from perdure.scenarios import layouts, office_home
 from perdure.streams import Answers, Environment, Labels, Query, Scenario, Support
 
-SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
-INSTALL = "pip install 'perdure[pictures]'"
 SHORT = 256 / 224
 """What the short side is brought to before the centre is cut out of it, as a multiple of the latter."""
 BILINEAR = 2
 """Pillow's number for it."""
+Rows: TypeAlias = Float[np.ndarray, "n *row"]
 
 
-@dataclass(frozen=True)
-class Picture:
-    """One file, with its domain and its class by name."""
-
-    file: Path
-    domain: str
-    label: str
-
-    @property
-    def path(self) -> str:
-        """What files of features call it, whether or not there is a folder `images` in between."""
-        return f"{self.domain}/{self.label}/{self.file.name}"
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a folder of domains holds."""
-
-    pictures: Sequence[Picture]
-    """By domain, then class, then file name."""
-    left_out: Sequence[Path]
-    """Files beside them that are no pictures by their suffix."""
-
-
-def find(folder: Path) -> Found:
-    """The pictures below a folder, as Office-31's and Office-Home's archives lay them out; hidden files are not looked at."""
-    if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder.")
-    pictures, left_out = [], list[Path]()
-    for domain in _shown(folder, folders=True):
-        inner = domain / "images"
-        for label in _shown(inner if inner.is_dir() else domain, folders=True):
-            for file in _shown(label, folders=False):
-                if file.suffix.lower() in SUFFIXES:
-                    pictures.append(Picture(file, domain.name, label.name))
-                else:
-                    left_out.append(file)
-    if not pictures:
-        raise InputError(
-            f"{folder} holds no pictures as DOMAIN/CLASS/FILE or DOMAIN/images/CLASS/FILE; give the folder of all domains."
-        )
-    return Found(pictures, left_out)
-
-
-def centre(file: Path, *, short: int, crop: int, resample: int = BILINEAR) -> UInt8[np.ndarray, "crop crop 3"]:
-    """The square in the middle of a picture whose short side was brought to `short`.
-
-    A camera's note on which side is up is not followed: the usual loaders of these data sets do not follow it either.
-    """
-    try:
-        from PIL import Image
-    except ModuleNotFoundError:
-        raise InputError(f"Reading pictures needs Pillow: {INSTALL}.") from None
-    try:
-        with Image.open(file) as opened:
-            picture = opened.convert("RGB")
-    except Exception as error:  # what a decoder raises depends on how the file is broken
-        raise InputError(
-            f"{file} cannot be read as a picture ({type(error).__name__}: {error}). Replace it or take it out, then start again."
-        ) from error
-    width, height = picture.size
-    size = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
-    left, top = (size[0] - crop) // 2, (size[1] - crop) // 2
-    return np.asarray(picture.resize(size, Image.Resampling(resample)).crop((left, top, left + crop, top + crop)))
-
-
-def domains(
-    folder: Path,
+def folder(
+    path: str | Path,
     support: str,
-    queries: tuple[str, ...],
-    classes: Sequence[str] | None = None,
-    size: int = 224,
+    queries: Sequence[str],
+    tasks: int | Sequence[Sequence[str]] | None = None,
     *,
+    classes: Sequence[str] | Literal["shared"] | None = None,
+    backbone: Backbone | str | Path | None = None,
+    cache: str | Path | None = None,
+    size: int = 224,
     inductive: bool = False,
     seed: int = 0,
+    progress: Progress = None,
 ) -> Scenario:
-    """Scenario 2 in pixels, 0 to 1, of squares of this `size`: the query's domain drifts, all classes are there from the start.
+    """The domain `support` with labels, and each of `queries` without, from `<path>/<domain>/[images/]<class>/<file>`.
 
-    Domains are named as their folders are. Without `classes` all, which every domain must then have. Every environment has the
-    same support. With `inductive` a random half of each query set is kept aside and never adapted to.
+    Without `tasks` the domain drifts and all classes are there from the start; with a number of tasks, or with the classes of
+    each, the classes of each query come one task after another. Classes are those of all domains asked for, which must have the
+    same unless `classes` names some, or says "shared"; their order is that of the data set, where it is one that is known.
+
+    The rows are features of `backbone` (a name, a folder or a backbone), kept in `cache`; without one they are squares of pixels
+    from 0 to 1, for a learner that trains a backbone along. With `inductive` a random half of each query set is kept aside and
+    never adapted to, or the data set's own list of test pictures.
     """
-    names = [(f"{support}→{query}", query) for query in queries]
-    return _drifting(f"{folder.name} {support}→{','.join(queries)}", folder, support, names, classes, size, inductive, seed)
+    layout = layouts.read(Path(path))
+    support, queries = (
+        layout.domain(support),
+        [layout.domain(query) for query in ([queries] if isinstance(queries, str) else queries)],
+    )
+    if not queries:
+        raise InputError("`queries` names no domain; name at least one.")
+    chosen = _classes(layout, [support, *queries], classes)
+    parts = _tasks(layout, tasks, chosen)
+    steps = [
+        (f"{support}→{query}" + ("" if tasks is None else f" task {number}"), query, part)
+        for query in queries
+        for number, part in enumerate(parts, 1)
+    ]
+    wanted = [*layout.pictures, *(layout.aside if inductive else [])]
+    wanted = [each for each in wanted if each.domain in (support, *queries) and each.label in set(chosen)]
+    if backbone is None:
+        rows = _pixels(size)
+    else:
+        frozen = backbone if not isinstance(backbone, (str, Path)) else PictureBackbone(backbone)
+        rows = _features(wanted, frozen, cache, progress)
+    title = f"{layout.published.name if layout.published else Path(path).name} {support}→{','.join(queries)}"
+    return _scenario(title, layout, support, steps, rows, inductive, seed)
 
 
 def office_home_domains(support: str, queries: tuple[str, ...], *, inductive: bool = False, seed: int = 0) -> Scenario:
@@ -118,9 +86,12 @@ def office_home_domains(support: str, queries: tuple[str, ...], *, inductive: bo
     unknown = [name for name in (support, *queries) if name not in folders]
     if unknown:
         raise InputError(f"No domains of Office-Home are called {unknown}. Known: {', '.join(folders)}.")
-    names = [(f"{support}→{query}", folders[query]) for query in queries]
+    layout = layouts.read(office_home_folder())
+    by_short = {name: layout.domain(folders[name]) for name in (support, *queries)}
+    chosen = _classes(layout, list(by_short.values()), None)
+    steps = [(f"{support}→{query}", by_short[query], chosen) for query in queries]
     title = f"Office-Home pictures {support}→{','.join(queries)}"
-    return _drifting(title, office_home_folder(), folders[support], names, None, 224, inductive, seed)
+    return _scenario(title, layout, by_short[support], steps, _pixels(224), inductive, seed)
 
 
 def office_home_folder() -> Path:
@@ -134,38 +105,99 @@ def office_home_folder() -> Path:
     return Path(folder)
 
 
-def _drifting(
+def _scenario(
     title: str,
-    folder: Path,
+    layout: layouts.Layout,
     support: str,
-    queries: Sequence[tuple[str, str]],
-    classes: Sequence[str] | None,
-    size: int,
+    steps: Sequence[tuple[str, str, Sequence[str]]],
+    rows: Callable[[Sequence[Picture]], Rows],
     inductive: bool,
     seed: int,
 ) -> Scenario:
-    """`queries`: what each environment is called, and the folder of its query."""
-    if size < 1:
-        raise InputError(f"`size` must be positive, got {size}.")
-    pictures = find(folder).pictures
-    chosen = _common_classes(folder, pictures, [support, *(query for _, query in queries)], classes)
+    """`steps`: what each environment is called, the domain of its query and the classes of both halves."""
 
-    def shown(domain: str) -> tuple[Float[np.ndarray, "n 3 size size"], Labels]:
-        some = [picture for picture in pictures if picture.domain == domain and picture.label in chosen]
-        return pixels(tuple(picture.file for picture in some), size), np.array([picture.label for picture in some])
+    def of(pictures: Sequence[Picture], domain: str, classes: Sequence[str]) -> tuple[Rows, Labels]:
+        some = [each for each in pictures if each.domain == domain and each.label in classes]
+        return rows(some), np.array([each.label for each in some])
 
-    taught = Support(*shown(support))
+    supports: dict[tuple[str, ...], Support] = {}  # environments with the same classes have the same support
     environments, transductive, aside = [], {}, {}
-    for number, (name, query) in enumerate(queries):
-        x, y = shown(query)
-        if inductive:
+    for number, (name, query, classes) in enumerate(steps):
+        if tuple(classes) not in supports:
+            supports[tuple(classes)] = Support(*of(layout.pictures, support, classes))
+        x, y = of(layout.pictures, query, classes)
+        if inductive and any(each.domain == query for each in layout.aside):
+            aside[name] = Support(*of(layout.aside, query, classes))
+        elif inductive:
             shuffled = np.random.default_rng((seed, number)).permutation(len(y))
-            kept, rows = np.sort(shuffled[: len(y) // 2]), np.sort(shuffled[len(y) // 2 :])
+            kept, shown = np.sort(shuffled[: len(y) // 2]), np.sort(shuffled[len(y) // 2 :])
             aside[name] = Support(x[kept], y[kept])
-            x, y = x[rows], y[rows]
-        environments.append(Environment(name, taught, Query(x)))
+            x, y = x[shown], y[shown]
+        environments.append(Environment(name, supports[tuple(classes)], Query(x)))
         transductive[name] = y
     return Scenario(title, environments, Answers(transductive, aside))
+
+
+def _classes(layout: layouts.Layout, domains: Sequence[str], asked: Sequence[str] | Literal["shared"] | None) -> list[str]:
+    """Those asked for, or all, in their order; each of these domains must have them."""
+    there = {domain: layout.classes_of(domain) for domain in domains}
+    if asked == "shared":
+        shared = set.intersection(*there.values())
+        if not shared:
+            raise InputError(f"{layout.folder}: no class is in all of {', '.join(domains)}.")
+        return [name for name in layout.classes if name in shared]
+    wanted = set().union(*there.values()) if asked is None else set(_spelled(layout, asked))
+    for domain in domains:
+        lacking = [name for name in layout.classes if name in wanted - there[domain]]
+        if lacking:
+            raise InputError(
+                f"{layout.folder / domain} has no pictures of the classes {lacking}. Name `classes` that all domains have, "
+                'or say classes="shared".'
+            )
+    return [name for name in layout.classes if name in wanted]
+
+
+def _tasks(layout: layouts.Layout, tasks: int | Sequence[Sequence[str]] | None, classes: Sequence[str]) -> list[list[str]]:
+    """The classes of each task. A number cuts them into tasks of one size, what is left over goes to the last ones."""
+    if tasks is None:
+        return [list(classes)]
+    if isinstance(tasks, int):
+        if not 1 <= tasks <= len(classes):
+            raise InputError(f"`tasks` must be a number from 1 to {len(classes)}, that of the classes, got {tasks}.")
+        sizes = [len(classes) // tasks + (i >= tasks - len(classes) % tasks) for i in range(tasks)]
+        ends = np.cumsum(sizes)
+        return [list(classes[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+    parts = [_spelled(layout, names) for names in tasks]
+    odd = [name for names in parts for name in names if name not in classes] + [i for i, names in enumerate(parts) if not names]
+    if odd:
+        raise InputError(f"`tasks` must name classes that all domains have, at least one a task; got {odd}.")
+    return parts
+
+
+def _spelled(layout: layouts.Layout, names: Sequence[str]) -> list[str]:
+    """Names of classes as the folders spell them."""
+    if isinstance(names, str):
+        raise InputError(f'`classes` must be a list of names or "shared", got {names!r}.')
+    known = {layouts.plain(name) if layout.published else name: name for name in layout.classes}
+    unknown = [name for name in names if (layouts.plain(name) if layout.published else name) not in known]
+    if unknown:
+        raise InputError(f"{layout.folder} has no pictures of the classes {unknown} in any domain.")
+    return [known[layouts.plain(name) if layout.published else name] for name in names]
+
+
+def _features(
+    pictures: Sequence[Picture], backbone: Backbone, cache: str | Path | None, progress: Progress
+) -> Callable[[Sequence[Picture]], Rows]:
+    """The features of some of these pictures, all of which go through the backbone once."""
+    x = extract([each.file for each in pictures], backbone, cache=cache, progress=progress).x
+    place = {each.file: row for row, each in enumerate(pictures)}
+    return lambda some: x[[place[each.file] for each in some]]
+
+
+def _pixels(size: int) -> Callable[[Sequence[Picture]], Rows]:
+    if size < 1:
+        raise InputError(f"`size` must be positive, got {size}.")
+    return lambda some: pixels(tuple(each.file for each in some), size)
 
 
 def pixels(files: tuple[Path, ...], size: int) -> Float[np.ndarray, "n 3 size size"]:
@@ -182,24 +214,9 @@ def _stored_pixels(files: tuple[Path, ...], size: int) -> UInt8[np.ndarray, "n s
         return np.stack(list(pool.map(partial(centre, short=round(size * SHORT), crop=size), files)))
 
 
-def _common_classes(
-    folder: Path, pictures: Sequence[Picture], domains: Sequence[str], classes: Sequence[str] | None
-) -> frozenset[str]:
-    """Those asked for, or all, if each of these domains has them."""
-    there: dict[str, set[str]] = {}
-    for picture in pictures:
-        there.setdefault(picture.domain, set()).add(picture.label)
-    unknown = [name for name in domains if name not in there]
-    if unknown:
-        raise InputError(f"{folder} has no pictures of the domains {unknown}; it has {', '.join(there)}.")
-    wanted = frozenset(classes or set().union(*(there[domain] for domain in domains)))
-    for domain in domains:
-        lacking = sorted(wanted - there[domain])
-        if lacking:
-            raise InputError(f"{folder / domain} has no pictures of the classes {lacking}. Name `classes` that all domains have.")
-    return wanted
+def centre(file: Path, *, short: int, crop: int) -> UInt8[np.ndarray, "crop crop 3"]:
+    """The square in the middle of a picture whose short side was brought to `short`.
 
-
-def _shown(folder: Path, *, folders: bool) -> list[Path]:
-    """Its folders or its files by name, without hidden ones."""
-    return sorted(path for path in folder.iterdir() if path.is_dir() == folders and not path.name.startswith("."))
+    A camera's note on which side is up is not followed: the usual loaders of these data sets do not follow it either.
+    """
+    return np.asarray(resized(open_picture(file, file, upright=False), short, (crop, crop), BILINEAR))
