@@ -887,7 +887,7 @@ def test_ctrl_c_before_the_first_step_leaves_nothing(
     def pressed(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(home, "read_table", pressed)
+    monkeypatch.setattr(home, "read_input", pressed)
     result = run("learn", tmp_path / "h", *lesson(files, "a"), "--label-column", "kind")
     assert result.code == 130
     assert "nothing was learned" in result.err

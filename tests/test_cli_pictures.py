@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
-from pyarrow import parquet
-from test_cli import Result, Run, run
+from pyarrow import csv, parquet
+from test_cli import Result, Run, contents, run
 from tiny_backbones import save
 
 from perdure.inputs.pictures import PictureBackbone
@@ -126,3 +129,206 @@ def test_pictures_that_cannot_be_used_get_one_sentence(run: Run, photos: Path, n
     one_sentence(
         run("features", tmp_path / "empty", "-o", tmp_path / "o.parquet", *words[4:]), f"{tmp_path}/empty holds no pictures"
     )
+
+
+# -- learning and answering -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lesson(photos: Path, network: Path, tmp_path: Path) -> list[object]:
+    """The words that teach hospital a's cats and dogs for hospital b."""
+    halves = ["--support", photos / "a", "--query", photos / "b", "--environment", "b"]
+    return ["learn", tmp_path / "home", *halves, "--backbone", network, *SMALL]
+
+
+def watch(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many pictures went through the network, batch by batch."""
+    encode, batches = PictureBackbone.encode, list[int]()
+
+    def counted(self: PictureBackbone, prepared: Any, *, exact: bool = False) -> Any:
+        batches.append(len(prepared))
+        return encode(self, prepared, exact=exact)
+
+    monkeypatch.setattr(PictureBackbone, "encode", counted)
+    return batches
+
+
+def test_photos_are_learned_and_answered(run: Run, photos: Path, lesson: list[object], tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    good = ["--steps", 60, "--warm-up", 30, "--inference-rate", 0.003, "--hypothesis-rate", 0.01, "--reversal-horizon", 100]
+    learned = run(*lesson[: -len(SMALL)], *good, "--latent", 8, "--features", 32, "--width", 32)
+    assert learned == (0, f'learned "b" in 90 steps. {home} knows environments b; classes cat, dog.\n', "")
+    answers = run("predict", home, photos / "b", "--environment", "b")
+    header, *rows = answers.out.splitlines()
+    assert (answers.code, header) == (0, "picture,prediction")
+    assert [row.split(",")[0] for row in rows] == [f"{label}/b{i}.png" for label in ("cat", "dog") for i in range(6)]
+    assert [row.split(",")[1] for row in rows] == ["cat"] * 6 + ["dog"] * 6
+    one = run("predict", home, photos / "b" / "dog" / "b2.png", "--proba", "--json").json
+    assert one["columns"]["picture"] == ["b2.png"]
+    assert one["columns"]["prediction"] == ["dog"]
+    assert one["columns"]["environment"] == ["b"]
+    assert one["columns"]["probability_dog"][0] > 0.5
+    out = tmp_path / "answers.parquet"
+    assert run("predict", home, photos / "a" / "cat", "-o", out).out == f"6 answers written to {out}.\n"
+    assert parquet.read_table(out)["picture"].to_pylist() == [f"a{i}.png" for i in range(6)]
+
+
+def test_nothing_is_computed_twice_and_nothing_in_home_is_a_feature(
+    run: Run, photos: Path, network: Path, lesson: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = watch(monkeypatch)
+    assert run(*lesson).code == 0
+    assert sum(batches) == 24
+    assert run("predict", tmp_path / "home", photos / "b").code == 0
+    assert run("features", photos, "-o", tmp_path / "out.npz", "--backbone", network).code == 0
+    assert sum(batches) == 24
+    with np.load(tmp_path / "out.npz") as stored:
+        row = stored["X"][0].astype(np.float32)
+    from safetensors.numpy import load_file
+
+    for tensor in load_file(tmp_path / "home" / "tensors.safetensors").values():
+        assert tensor.ndim < 2 or tensor.shape[1] != 8 or not np.isclose(tensor, row, rtol=1e-3).all(axis=1).any()
+    assert run("predict", tmp_path / "home", photos / "b", "--no-cache").code == 0
+    assert sum(batches) == 36
+
+
+def test_the_backbone_is_remembered_and_another_is_refused(
+    run: Run, photos: Path, network: Path, lesson: list[object], tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    assert run(*lesson).code == 0
+    before = contents(home)
+    assert f"backbone      {network}\n" in run("status", home).out
+    other = save(tmp_path / "other", "ViT")
+    halves = ["--support", photos / "b", "--query", photos / "a", "--environment", "a"]
+    refused = (
+        f"{home} learned through {network}; {other} is another network, or has other weights. Leave `--backbone` out, or use "
+    )
+    one_sentence(run("learn", home, *halves, "--backbone", other), refused)
+    one_sentence(run("predict", home, photos / "a", "--backbone", other), refused)
+    moved = Path(shutil.copytree(network, tmp_path / "moved"))
+    said = json.loads((moved / "preprocessor_config.json").read_text())
+    (moved / "preprocessor_config.json").write_text(json.dumps({**said, "crop_pct": 0.9}))
+    one_sentence(run("predict", home, photos / "a", "--backbone", moved), f"{moved} prepares its pictures in another way.")
+    one_sentence(run("predict", home, photos / "a", "--backbone", "facebook/none"), "There is no backbone facebook/none")
+    assert contents(home) == before
+    shutil.copy(network / "preprocessor_config.json", moved)
+    assert run("predict", home, photos / "a", "--backbone", moved).code == 0  # the same, elsewhere
+    assert run("learn", home, *halves).out.startswith('learned "a"')
+
+
+def test_a_backbone_that_is_gone_can_be_named_again(
+    run: Run, photos: Path, lesson: list[object], network: Path, tmp_path: Path
+) -> None:
+    home, mine = tmp_path / "home", Path(shutil.copytree(network, tmp_path / "mine"))
+    assert run(*["--backbone" if word == "--backbone" else mine if word == network else word for word in lesson]).code == 0
+    mine.rename(tmp_path / "elsewhere")
+    gone = f"{home} learned through a backbone that cannot be used now. There is no backbone {mine}: it is no folder"
+    one_sentence(run("predict", home, photos / "b"), gone, "Or name it with `--backbone`.")
+    assert run("predict", home, photos / "b", "--backbone", tmp_path / "elsewhere").code == 0
+
+
+def test_halves_of_pictures_wait_for_each_other(
+    run: Run, photos: Path, lesson: list[object], network: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    words = ["learn", home, "--environment", "b", "--backbone", network, *SMALL]
+    assert run(*words, "--query", photos / "b").out == '"b" is queued: it waits for its support.\n'
+    kept = (home / "home.json").read_text()
+    assert str(photos / "b") in kept
+    draw(photos / "b" / "dog" / "late.png", (0, 0, 99))
+    one_sentence(
+        run("learn", home, "--environment", "b", "--support", photos / "a"), f'The query of "b" was {photos}/b, which has changed'
+    )
+    (photos / "b" / "dog" / "late.png").unlink()
+    assert run("learn", home, "--environment", "b", "--support", photos / "a").out.startswith('learned "b"')
+    whole = run(*lesson[:1], tmp_path / "whole", *lesson[2:])
+    assert whole.code == 0
+    for name in ("tensors.safetensors",):
+        assert (home / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.parametrize("lay", ["flat", "by patient"])
+def test_a_query_needs_no_classes(run: Run, photos: Path, lesson: list[object], tmp_path: Path, lay: str) -> None:
+    for i, file in enumerate(sorted((photos / "b").glob("*/*.png"))):
+        place = tmp_path / "query" / (f"patient {i // 5}" if lay == "by patient" else "")
+        place.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, place / f"{i}.png")
+    assert run(*[tmp_path / "query" if word == photos / "b" else word for word in lesson]).code == 0
+
+
+def test_input_that_cannot_be_used_gets_one_sentence_and_leaves_nothing(
+    run: Run, photos: Path, lesson: list[object], network: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+
+    def refused(*parts: str, **changes: object) -> None:
+        words = list(lesson)
+        for option, value in changes.items():
+            words[words.index(f"--{option}") + 1] = value
+        one_sentence(run(*words), *parts)
+        assert not home.exists()
+
+    (tmp_path / "empty").mkdir()
+    refused(f"{tmp_path}/empty holds no pictures", support=tmp_path / "empty")
+    refused(f"{tmp_path}/empty holds no pictures", query=tmp_path / "empty")
+    refused(f"{tmp_path}/none does not exist.", query=tmp_path / "none")
+    refused("6 pictures in no class, such as a0.png; labelled pictures lie as CLASS/FILE", support=photos / "a" / "cat")
+    refused("There is no backbone facebook/no-such-model", backbone="facebook/no-such-model")
+    refused(f"{tmp_path}/empty is not the folder of a network for pictures", backbone=tmp_path / "empty")
+    draw(photos / "b" / "yak" / "1.png", (1, 2, 3))
+    one = f'{photos}/b has the class "yak", which {photos}/a has not; both must show the same classes.'
+    refused(one)
+    shutil.rmtree(photos / "b" / "yak")
+    draw(photos / "a" / "gnu" / "1.png", (1, 2, 3))
+    refused(f'{photos}/a has the class "gnu", which {photos}/b has not')
+    shutil.rmtree(photos / "a" / "gnu")
+    csv.write_csv(pa.table({"f": [1.0]}), tmp_path / "t.csv")
+    refused(f"{tmp_path}/t.csv is neither a picture nor a folder of them", query=tmp_path / "t.csv")
+    one_sentence(run(*lesson, "--label-column", "x"), "The classes of pictures are their folders; leave `--label-column` out.")
+    one_sentence(run(*lesson, "--ignore-column", "x"), "no table has a column")
+    without = lesson.index("--backbone")
+    one_sentence(run(*lesson[:without], *lesson[without + 2 :]), f"{photos}/a holds pictures; name the pretrained network")
+    one_sentence(run(*lesson[:without], *lesson[without + 2 :], "--text-column", "x"), "Texts need a pretrained network")
+    (photos / "b" / "dog" / "b3.png").write_bytes(b"broken")
+    refused(f"{photos}/b/dog/b3.png cannot be read as a picture")
+    skipped = run(*lesson, "--skip-broken")
+    assert skipped.out.startswith('learned "b"')
+    assert skipped.err.startswith(f"note: left out: {photos}/b/dog/b3.png cannot be read")
+    answers = run("predict", home, photos / "b", "--skip-broken")
+    assert len(answers.out.splitlines()) == 1 + 11
+
+
+def test_tables_and_pictures_do_not_mix(run: Run, photos: Path, lesson: list[object], network: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("s", "q"):
+        x = rng.normal(size=(12, 2))
+        columns = {"f": x[:, 0], "g": x[:, 1], **({"kind": ["cat", "dog"] * 6} if name == "s" else {})}
+        csv.write_csv(pa.table(columns), tmp_path / f"{name}.csv")
+    halves = ["--support", tmp_path / "s.csv", "--query", tmp_path / "q.csv", "--environment", "t"]
+    assert run("learn", tmp_path / "tables", *halves, "--label-column", "kind", *SMALL).code == 0
+    tables = [*lesson[:1], tmp_path / "tables", *lesson[2 : -len(SMALL)]]
+    one_sentence(run(*tables), f"{tmp_path}/tables learned from tables of features, without a backbone; leave `--backbone` out.")
+    without = [word for word in tables if word not in ("--backbone", network)]
+    one_sentence(run(*without), f"{photos}/a holds pictures; name the pretrained network")
+    assert run(*lesson).code == 0
+    one_sentence(run("learn", tmp_path / "home", *halves), "s.csv is neither a picture nor a folder of them")
+    one_sentence(run("predict", tmp_path / "home", tmp_path / "q.csv"), "q.csv is neither a picture nor a folder of them")
+
+
+@pytest.mark.parametrize(
+    "through",
+    [
+        {"name": "x", "identity": {"kind": "pictures"}, "text_column": None},
+        {"name": "x", "identity": {"kind": "text", "network": "", "preparation": "", "revision": 1}, "text_column": None},
+        {"name": 3, "identity": {"kind": "pictures", "network": "", "preparation": "", "revision": 1}, "text_column": None},
+        [],
+    ],
+)
+def test_a_damaged_memory_of_the_backbone_is_said(
+    run: Run, photos: Path, lesson: list[object], tmp_path: Path, through: object
+) -> None:
+    assert run(*lesson).code == 0
+    file = tmp_path / "home" / "home.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "through": through}))
+    one_sentence(run("predict", tmp_path / "home", photos / "b"), "home.json is damaged", code=4)

@@ -12,7 +12,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from perdure.inputs.backbones import Identity, Running
+from perdure.inputs.backbones import Identity, Running, quiet_transformers
 from perdure.inputs.pictures import PictureBackbone, Preprocessing
 
 SIDE = 32
@@ -74,7 +74,8 @@ def save(folder: Path, name: str) -> Path:
     with torch.no_grad():
         for parameter in made.parameters():  # those made to be small at first say little
             parameter.normal_(0, 0.3)
-    made.save_pretrained(folder)
+    with quiet_transformers():
+        made.save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(preprocessing))
     return folder
 

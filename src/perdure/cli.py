@@ -23,18 +23,20 @@ from perdure.errors import CheckpointError, InputError, NotSolvableYet, PerdureE
 DONE, UNEXPECTED, BAD_INPUT, NOT_YET, DAMAGED, BLOCKED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 4, 5, 130, 141
 
 USAGE = """\
-Learn from labelled tables, keep answering tables from places that have none.
+Learn from labelled tables or pictures, keep answering those from places that have no labels.
 
   perdure learn HOME --support clinic_a.csv --label-column diagnosis --query clinic_b.csv --environment b
   perdure learn HOME --support clinic_a.csv --query clinic_c.csv --environment c
   perdure predict HOME new_from_b.csv --environment b -o answers.csv
+  perdure learn HOME2 --support photos/a --query photos/b --environment b --backbone facebook/dinov2-small
   perdure status HOME
   perdure demo
   perdure features photos -o features.parquet --backbone facebook/dinov2-small
   perdure reproduce office31-tasks --quick
 
 HOME is a folder that perdure makes. It keeps what was learned, never your data. The support has labels, the query
-needs none; both have the same feature columns. Tables are Parquet, CSV, TSV or NPZ (arrays "X" and "y").
+needs none; both have the same feature columns. Tables are Parquet, CSV, TSV or NPZ (arrays "X" and "y"). Pictures with
+labels lie in a folder for each class.
 """
 EXIT_CODES = """\
 exit codes:
@@ -124,29 +126,33 @@ def parser() -> argparse.ArgumentParser:
         made.set_defaults(run=run)
         return made
 
-    learn = command("learn", _learn, "learn one environment from a support table and a query table", LEARN)
+    learn = command("learn", _learn, "learn one environment from a labelled support and an unlabelled query", LEARN)
     _add_home(learn)
     learn.add_argument("--environment", metavar="NAME", required=True, help="what to call it, and later ask for it by")
-    learn.add_argument("--support", metavar="FILE", type=Path, help="labelled table")
-    learn.add_argument("--query", metavar="FILE", type=Path, help="unlabelled table from the new place")
+    learn.add_argument("--support", metavar="PATH", type=Path, help="labelled table, or folder of pictures as CLASS/FILE")
+    learn.add_argument("--query", metavar="PATH", type=Path, help="unlabelled table or folder of pictures from the new place")
     learn.add_argument("--label-column", metavar="NAME", help='where the support\'s labels are (remembered; "y" in an NPZ file)')
     _add_ignore(learn)
+    shown = learn.add_argument_group("pictures and texts")
+    shown.add_argument("--text-column", metavar="NAME", help="where in a table the texts are (remembered in HOME)")
+    _add_backbone(shown, batch="--backbone-batch")
     settings = learn.add_argument_group("settings, taken at the first learn and remembered in HOME")
     for name, (kind, about) in SETTINGS.items():
         settings.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=about)
     settings.add_argument("--replay", choices=("generative", "noise", "none"), help="how the past is rehearsed (generative)")
     running = learn.add_argument_group("running")
     running.add_argument("--checkpoint-every", type=_positive, default=200, metavar="N", help="steps between two saves (200)")
-    _add_device(running)
+    _add_device(running, None)
 
-    predict = command("predict", _predict, "answer every row of a table", PREDICT)
+    predict = command("predict", _predict, "answer every row of a table, or every picture", PREDICT)
     _add_home(predict)
-    predict.add_argument("file", metavar="FILE", type=Path, help="table with the features that were learned from")
+    predict.add_argument("input", metavar="INPUT", type=Path, help="table, folder of pictures or picture, as was learned from")
     predict.add_argument("-o", "--out", metavar="OUT", type=Path, help="write a .csv or .parquet file instead of printing CSV")
     predict.add_argument("--environment", metavar="NAME", help="where the rows come from; inferred for each row if left out")
     predict.add_argument("--proba", action="store_true", help="add a column probability_CLASS for every class")
     _add_ignore(predict)
-    _add_device(predict)
+    _add_backbone(predict.add_argument_group("pictures and texts"), batch="--backbone-batch")
+    _add_device(predict, None)
 
     _add_home(command("status", _status, "show what HOME has learned, what waits and what is under way"))
 
@@ -186,11 +192,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 LEARN = """\
-Either table may come alone: the environment is then queued, and learned when the other half is given. HOME remembers
-where the first file is (not what is in it) and reads it again. Stopped by Ctrl-C or killed: the same command goes on."""
+Either half may come alone: the environment is then queued, and learned when the other half is given. HOME remembers
+where the first file is (not what is in it) and reads it again. Pictures and texts go through a pretrained network, the
+backbone; HOME remembers which. Stopped by Ctrl-C or killed: the same command goes on."""
 PREDICT = """\
-Columns: prediction; environment and confidence if no --environment is given; probabilities with --proba.
-The rows keep their order."""
+Columns: picture, of pictures; prediction; environment and confidence if no --environment is given; probabilities with
+--proba. The rows keep their order."""
 FEATURES = """\
 Pictures lie as DOMAIN/CLASS/FILE, as CLASS/FILE or in any folders; texts stand in a column of a table. The backbone is what
 Hugging Face calls a model: a folder with config.json, preprocessor_config.json (or a tokenizer) and safetensors, or its name. No
@@ -217,7 +224,8 @@ def _learn(args: argparse.Namespace, notes: Notes) -> Answer:
             label_column=args.label_column,
             ignore=args.ignore_column,
             settings=settings,
-            device=args.device,
+            showing=_showing(args),
+            device=args.device or "cpu",
             every=args.checkpoint_every,
             note=notes,
         )
@@ -246,6 +254,22 @@ def _learn(args: argparse.Namespace, notes: Notes) -> Answer:
     return Answer(f'learned "{args.environment}" in {outcome.steps} steps. {args.home} knows {known}.', content)
 
 
+def _showing(args: argparse.Namespace) -> Any:
+    """How pictures and texts are to go through a backbone."""
+    from perdure.inputs.showing import Showing
+
+    return Showing(
+        args.backbone,
+        getattr(args, "text_column", None),
+        args.device or "auto",
+        args.precision,
+        args.backbone_batch,
+        args.cache,
+        not args.no_cache,
+        "skip" if args.skip_broken else "stop",
+    )
+
+
 def _predict(args: argparse.Namespace, notes: Notes) -> Answer:
     import numpy as np
 
@@ -254,15 +278,16 @@ def _predict(args: argparse.Namespace, notes: Notes) -> Answer:
 
     if args.out is not None:
         tables.check_writable(args.out)
-        if args.out.exists() and args.file.exists() and args.out.samefile(args.file):
+        if args.out.exists() and args.input.exists() and args.out.samefile(args.input):
             raise InputError(f"{args.out} is the table to answer; give another file to write.")
     columns = home.predict(
         args.home,
-        args.file,
+        args.input,
         args.environment,
         proba=args.proba,
         ignore=args.ignore_column,
-        device=args.device,
+        showing=_showing(args),
+        device=args.device or "cpu",
         note=notes,
     )
     counted = {
@@ -294,6 +319,8 @@ def _status(args: argparse.Namespace, notes: Notes) -> Answer:
         name, step, steps = dataclasses.astuple(status.in_progress)
         again = _command(["learn", str(args.home), "--environment", name])
         lines.append(f"in progress   {name}, saved at step {step} of {steps}; `{again}` goes on")
+    if status.backbone is not None:
+        lines.append(f"backbone      {status.backbone}")
     if status.features is not None:
         lines.append(
             f"features      {status.features.width}" + (f": {_list(status.features.names)}" if status.features.names else "")

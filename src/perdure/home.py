@@ -23,7 +23,10 @@ from numpy.typing import NDArray
 
 from perdure import checkpoint
 from perdure.errors import CheckpointError, InputError, NotSolvableYet, PerdureError, UnknownEnvironment
-from perdure.inputs.tables import Features, Table, check_readable, read_table, replacing
+from perdure.inputs.backbones import Backbone, Identity
+from perdure.inputs.folders import photos
+from perdure.inputs.showing import Showing, Through, check_kind, check_same_classes, digest_of, is_of_pictures, read_input
+from perdure.inputs.tables import Features, Table, check_readable, replacing
 from perdure.progress import Progress
 from perdure.streams import Environment, Label, Query, Support
 from perdure.variational import Learned, VariationalConfig, VariationalLearner
@@ -47,7 +50,7 @@ class Busy(PerdureError):
 
 @dataclass(frozen=True)
 class Source:
-    """A file that half an environment was read from: where it is, never what is in it."""
+    """A file, or a folder of pictures, that half an environment was read from: where it is, never what is in it."""
 
     path: str
     sha256: str
@@ -56,13 +59,14 @@ class Source:
     @classmethod
     def of(cls, path: Path, label_column: str | None) -> Source:
         """The file as it is now."""
-        check_readable(path)
+        if not is_of_pictures(path):
+            check_readable(path)
         return cls(str(path.absolute()), _digest(path), label_column)
 
     def unchanged(self, environment: str, half: Half) -> Path:
         """Its path, if it still holds what it held."""
         path = Path(self.path)
-        if not path.is_file():
+        if not path.exists():
             raise InputError(f'The {half} of "{environment}" was {path}, which is gone; put it back or give `--{half}` again.')
         if _digest(path) != self.sha256:
             raise InputError(f'The {half} of "{environment}" was {path}, which has changed since; give `--{half}` again.')
@@ -81,6 +85,8 @@ class Memory:
     """Columns to leave out wherever they turn up."""
     pending: Mapping[str, Mapping[Half, Source]] = field(default_factory=dict)
     """The files of environments that are not learned yet."""
+    through: Through | None = None
+    """The backbone that sees all pictures or texts; `None` where tables of features are learned from."""
 
     @classmethod
     def read(cls, folder: Path) -> Memory:
@@ -110,6 +116,7 @@ class Memory:
             "label_columns": self.label_columns,
             "ignored": self.ignored,
             "pending": {name: {half: asdict(of) for half, of in halves.items()} for name, halves in self.pending.items()},
+            "through": None if self.through is None else asdict(self.through),
         }
         with replacing(folder / FILE) as file:
             file.write(json.dumps(content, indent=1, ensure_ascii=False).encode())
@@ -131,12 +138,13 @@ def learn(
     label_column: str | None = None,
     ignore: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
+    showing: Showing | None = None,
     device: str = "cpu",
     every: int = 200,
     progress: Progress = None,
     note: Note = print,
 ) -> tuple[Learned | Queued | None, VariationalLearner]:
-    """Learn an environment from files, or go on where an interrupted run of the same stopped.
+    """Learn an environment from tables, folders of pictures or texts, or go on where an interrupted run of the same stopped.
 
     `None` is returned if that run had stopped after the last step. On any error the folder is what it was before.
     """
@@ -148,8 +156,8 @@ def learn(
             return None, learner
         pending = {name: halves for name, halves in memory.pending.items() if name not in learner.environments}
         given: dict[Half, Path] = {half: path for half, path in zip(HALVES, (support, query), strict=True) if path is not None}
-        memory = replace(memory, pending=pending)
-        read, after = _read_halves(learner, memory, environment, given, label_column, ignore, note)
+        memory, showing = replace(memory, pending=pending), showing or Showing()
+        read, after = _read_halves(folder, learner, memory, environment, given, label_column, ignore, showing, progress, note)
         with _undone_on_failure(folder):
             after.write(folder)
             outcome = learner.learn(read, checkpoint=folder, every=every, progress=progress)
@@ -162,22 +170,34 @@ def learn(
 
 def predict(
     folder: Path,
-    table: Path,
+    path: Path,
     environment: str | None = None,
     *,
     proba: bool = False,
     ignore: Sequence[str] = (),
+    showing: Showing | None = None,
     device: str = "cpu",
     progress: bool | None = None,
     note: Note = print,
 ) -> dict[str, NDArray[Any]]:
-    """Columns of answers, one a row of the table and in its order. Changes nothing."""
+    """Columns of answers, one a row of the table and in its order, or one a picture. Changes nothing."""
     from tqdm import tqdm
 
-    memory, learner = _opened(folder, device)
+    (memory, learner), showing = _opened(folder, device), showing or Showing()
     leave_out = {*memory.ignored, *memory.label_columns, *ignore}
-    read = read_table(table, leave_out=leave_out, like=memory.features)
-    _say(note, table, read, memory.label_columns)
+    through = _through(folder, memory, showing, bound=True)
+    read = read_input(
+        path,
+        through,
+        showing,
+        label=None,
+        labelled=False,
+        leave_out=leave_out,
+        like=memory.features,
+        progress=progress,
+        note=note,
+    )
+    _say(note, path, read, memory.label_columns)
     _refuse_unused(ignore, [read])
     parts: dict[str, list[NDArray[Any]]] = {}
     infers = environment is None
@@ -201,7 +221,8 @@ def predict(
             columns |= {f"probability_{label}": probabilities[:, i] for i, label in enumerate(learner.classes)}
         for name, column in columns.items():
             parts.setdefault(name, []).append(column)
-    return {name: np.concatenate(part) for name, part in parts.items()}
+    answers = {name: np.concatenate(part) for name, part in parts.items()}
+    return answers if read.names is None else {"picture": np.array(read.names), **answers}
 
 
 @dataclass(frozen=True)
@@ -232,6 +253,8 @@ class Status:
     queued: list[Waiting]
     in_progress: InProgress | None
     features: Features | None
+    backbone: str | None
+    """The name of the one that pictures or texts go through."""
     bytes_held: Mapping[str, int]
     config: Mapping[str, Any] | None
 
@@ -253,6 +276,7 @@ def status(folder: Path) -> Status:
         queued=queued,
         in_progress=in_progress(folder),
         features=memory.features,
+        backbone=None if memory.through is None else memory.through.name,
         bytes_held=learner.bytes_held,
         config=asdict(learner.config) if _is_saved_learner(folder) else None,
     )
@@ -289,12 +313,15 @@ def forget(folder: Path, environment: str) -> VariationalLearner:
 
 
 def _read_halves(
+    folder: Path,
     learner: VariationalLearner,
     before: Memory,
     name: str,
     given: Mapping[Half, Path],
     label_column: str | None,
     ignore: Sequence[str],
+    showing: Showing,
+    progress: Progress,
     note: Note,
 ) -> tuple[Environment, Memory]:
     """The environment with every half that is known, and what is to be remembered from then on."""
@@ -304,12 +331,23 @@ def _read_halves(
         raise InputError(f'Learning "{name}" needs files: give {wanted}.')
     paths = {**{half: source.unchanged(name, half) for half, source in known.items()}, **given}
 
-    column = None if "support" not in paths else _label_column(before, paths["support"], label_column, known.get("support"))
+    # While nothing was made of them yet, columns and the backbone are free to change.
+    bound = bool(learner.environments or learner.in_progress or known or any(other != name for other in before.pending))
+    through = _through(folder, before, showing, bound=bound)
+    pictures = through is not None and through[0].text_column is None
+    for path in paths.values():
+        check_kind(path, through)
+    if pictures and len(paths) == 2:
+        check_same_classes(paths["support"], paths["query"])
+
+    column = None
+    if pictures and label_column is not None:
+        raise InputError("The classes of pictures are their folders; leave `--label-column` out.")
+    if "support" in paths and not pictures and not is_of_pictures(paths["support"]):
+        column = _label_column(before, paths["support"], label_column, known.get("support"))
     named = [label_column, None if "support" not in paths or _is_npz(paths["support"]) else column]
     labels = tuple(dict.fromkeys((*before.label_columns, *(name for name in named if name is not None))))
     ignored = tuple(dict.fromkeys((*before.ignored, *ignore)))
-    # While nothing was made of them yet, columns are free to change.
-    bound = learner.environments or learner.in_progress or known or any(other != name for other in before.pending)
     features = before.features if bound else None
     for taken in {*labels, *ignored} & set((features and features.names) or ()):
         raise InputError(f'"{taken}" is a feature of what was learned before: it can be neither left out nor the label.')
@@ -318,9 +356,19 @@ def _read_halves(
     for half, path in sorted(paths.items(), reverse=True):  # the support first
         label, also = column if half == "support" else None, ("y",) if _is_npz(path) else ()
         leave_out = {*ignored, *labels, *also}.difference(() if label is None else (label,))
+        tables[half] = read_input(
+            path,
+            through,
+            showing,
+            label=label,
+            labelled=half == "support",
+            leave_out=leave_out,
+            like=features,
+            progress=progress,
+            note=note,
+        )
         if half in given:
             known[half] = Source.of(path, label)
-        tables[half] = read_table(path, label=label, leave_out=leave_out, like=features)
         features = features or tables[half].features
         _say(note, path, tables[half], (*labels, *also))
         copies = len(tables[half].x) - len({hash(row.tobytes()) for row in tables[half].x})
@@ -334,7 +382,36 @@ def _read_halves(
         None if support is None or support.y is None else Support(support.x, support.y),
         None if query is None else Query(query.x),
     )
-    return environment, Memory(features, labels, ignored, {**before.pending, name: known})
+    pending = {**before.pending, name: known}
+    return environment, Memory(features, labels, ignored, pending, None if through is None else through[0])
+
+
+def _through(folder: Path, memory: Memory, showing: Showing, *, bound: bool) -> tuple[Through, Backbone] | None:
+    """The backbone that inputs go through: the one that is remembered once something was made of it, or the one asked for."""
+    before = memory.through if bound else None
+    if before is None and showing.backbone is None:
+        if showing.text_column is not None:
+            raise InputError("Texts need a pretrained network that reads them; name it with `--backbone`.")
+        return None
+    if before is None and bound:
+        raise InputError(f"{folder} learned from tables of features, without a backbone; leave `--backbone` out.")
+    text_column = showing.text_column if showing.text_column is not None or before is None else before.text_column
+    name = showing.backbone or (before.name if before is not None else "")
+    try:
+        backbone = showing.open(name, text_column)
+    except InputError as error:
+        if showing.backbone is not None:
+            raise
+        raise InputError(
+            f"{folder} learned through a backbone that cannot be used now. {error} Or name it with `--backbone`."
+        ) from error
+    place = str(Path(name).expanduser().absolute()) if Path(name).expanduser().is_dir() else name
+    through = Through(place, backbone.identity, text_column)
+    if before is not None and (difference := before.mismatch(through)) is not None:
+        raise InputError(
+            f"{folder} learned through {before.name}; {name} {difference}. Leave `--backbone` out, or use another home."
+        )
+    return through, backbone
 
 
 def _label_column(memory: Memory, path: Path, given: str | None, known: Source | None) -> str:
@@ -506,6 +583,8 @@ def _is_npz(path: Path) -> bool:
 
 
 def _digest(path: Path) -> str:
+    if path.is_dir():
+        return digest_of(photos(path), _digest)
     digest = hashlib.sha256()
     try:
         with path.open("rb") as file:
@@ -525,7 +604,18 @@ def _from_json(content: Any) -> Memory:
         label_columns=_strings(content["label_columns"]),
         ignored=_strings(content["ignored"]),
         pending={name: _sources(halves) for name, halves in content["pending"].items()},
+        through=None if content.get("through") is None else _seen_through(content["through"]),
     )
+
+
+def _seen_through(content: Any) -> Through:
+    identity, column = content["identity"], content["text_column"]
+    _strings(
+        [content["name"], *(identity[key] for key in ("kind", "network", "preparation")), *([] if column is None else [column])]
+    )
+    if identity["kind"] != ("pictures" if column is None else "text") or type(identity["revision"]) is not int:
+        raise ValueError(f"a backbone of {identity!r}")
+    return Through(content["name"], Identity(**identity), column)
 
 
 def _features(width: Any, names: Any) -> Features:

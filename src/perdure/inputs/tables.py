@@ -50,6 +50,8 @@ class Table:
     """One of the file and what it was to be like has no names, so that columns were matched by their place."""
     counting: tuple[str, ...] = ()
     """Features that only count the rows, as a row number saved by mistake does."""
+    names: tuple[str, ...] | None = None
+    """What each row is called, where it is a picture."""
 
 
 def read_table(path: Path, *, label: str | None = None, leave_out: Collection[str] = (), like: Features | None = None) -> Table:
