@@ -26,19 +26,22 @@ PAST = (1, 8, 32)
 
 
 def matrix_products(config: VariationalConfig) -> Callable[[], None]:
-    """Those of one step without replay: encoder, decoder, f and f' on both streams, the solver on the support."""
+    """Those of one step without replay: encoder, class priors, decoder, f and f' on both streams; the solver on the support."""
     both = 2 * config.batch
-    layers = [(both, INPUTS, 2 * config.latent), (both, config.latent, config.features)]
+    first = [(both, INPUTS, 2 * config.latent), (both, CLASSES, config.latent), (both, CLASSES, config.latent)]
+    later = [(both, config.latent, config.features)]
     for rows in (both, both, config.batch):
-        layers += [(rows, config.features, config.width), (rows, config.width, CLASSES)]
-    operands = [(torch.randn(n, i), torch.randn(o, i), torch.randn(n, o)) for n, i, o in layers]
+        later += [(rows, config.features, config.width), (rows, config.width, CLASSES)]
+    operands = [(torch.randn(n, i), torch.randn(o, i), torch.randn(n, o)) for n, i, o in first + later]
+    # Room made beforehand: taken and freed between two steps, it would have the step's own memory mapped anew every time.
+    results = [[torch.empty_like(each) for each in three] for three in operands]
 
     def run() -> None:
-        for number, (x, weight, gradient) in enumerate(operands):
-            torch.mm(x, weight.T)
-            torch.mm(gradient.T, x)
-            if number > 0:  # nobody needs the gradient of the inputs
-                torch.mm(gradient, weight)
+        for number, ((x, weight, gradient), (of_x, of_weight, of_gradient)) in enumerate(zip(operands, results, strict=True)):
+            torch.mm(x, weight.T, out=of_gradient)
+            torch.mm(gradient.T, x, out=of_weight)
+            if number >= len(first):  # of the others nobody needs the gradient of the inputs
+                torch.mm(gradient, weight, out=of_x)
 
     return run
 

@@ -71,8 +71,8 @@ class Decoder(nn.Module):
 
     def both(self, z: Float[Tensor, "n latent"], support_rows: int) -> Float[Tensor, "n features"]:
         """Support rows, then query rows: one matrix product, but each stream normalised by its own batch statistics."""
-        rectified = self.linear(z).relu()
-        return torch.cat([self.norm(rectified[:support_rows]), self.norm(rectified[support_rows:])])
+        streams = self.linear(z).relu().split([support_rows, len(z) - support_rows])
+        return torch.cat([self.norm(rectified) for rectified in streams])
 
 
 class InferenceModule(nn.Module):

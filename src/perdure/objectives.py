@@ -92,8 +92,8 @@ def margin_disparity_discrepancy(
 
 def log_prob_of_any_other_class(logits: Float[Tensor, "n classes"], y: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
     r"""$\log(1-\sigma_y)$ without cancellation: the log-probability that the class is not `y`."""
-    own = F.one_hot(y, logits.shape[1]).bool()
-    return logits.masked_fill(own, -math.inf).logsumexp(dim=1) - logits.logsumexp(dim=1)
+    others = logits.scatter(1, y[:, None], -math.inf)
+    return others.logsumexp(dim=1) - logits.logsumexp(dim=1)
 
 
 def satisfaction_error(

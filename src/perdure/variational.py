@@ -300,30 +300,31 @@ class VariationalLearner:
         """One update of all three modules (eq. 4 and eq. 6); of the inference module alone while warming up."""
         config, lesson = self.config, self._under_way()
         inference, hypothesis, adversary = self._networks()
-        rows = len(support.x)
+        rows = [len(support.x), len(query.x)]
         rng = generator(config.seed, Use.STEP, lesson.number, lesson.step, device=self.device)
 
         with self._backbone_draws_from(lesson):
             posterior = inference.encode.both(support.x, query.x)
-        h = inference.decode.both(posterior.sample(rng), rows)
-        f = hypothesis(h)
-        f_adv = adversary(reverse_gradient(h, self._reversal_strength(lesson.step)))
+        h = inference.decode.both(posterior.sample(rng), len(support.x))
+        f_s, f_q = hypothesis(h).split(rows)
+        f_adv_s, f_adv_q = adversary(reverse_gradient(h, self._reversal_strength(lesson.step))).split(rows)
 
         y_f = support.own_y if config.task_confusion else support.y
-        kl = self._kl(posterior, support, f[rows:].detach())
-        epsilon = satisfaction_error(f[:rows], y_f, kl, kl_weight=config.kl_weight)
-        discrepancy = margin_disparity_discrepancy(f[:rows], f_adv[:rows], f[rows:], f_adv[rows:], gamma=config.gamma)
+        kl = self._kl(posterior, support, f_q.detach())
+        epsilon = satisfaction_error(f_s, y_f, kl, kl_weight=config.kl_weight)
+        discrepancy = margin_disparity_discrepancy(f_s, f_adv_s, f_q, f_adv_q, gamma=config.gamma)
         objective = inference_objective(epsilon, discrepancy, beta=config.beta)
 
         solver_loss = replay_loss = None
         if lesson.step >= config.warm_up:
             answer = self._answering()
             replay = self._replay(lesson)
-            answers = answer(h[:rows] if replay is None else torch.cat([h[:rows], replay.h]))
+            h_s = h[: len(support.x)]
+            answers = answer(h_s if replay is None else torch.cat([h_s, replay.h]))
             if replay is not None:
-                replay_loss = replay_objective(answers[rows:], replay.labels, environments=len(self.snapshots))
+                replay_loss = replay_objective(answers[len(h_s) :], replay.labels, environments=len(self.snapshots))
             if config.task_confusion:
-                solver_loss = solver_objective(answers[:rows], support.y, replay_loss)
+                solver_loss = solver_objective(answers[: len(h_s)], support.y, replay_loss)
                 objective = objective + solver_loss
             elif replay_loss is not None:
                 objective = objective + replay_loss
@@ -553,7 +554,7 @@ class VariationalLearner:
             return 2 * kl_to_prior(posterior, summed=config.kl_summed)
         own = lesson.classes
         belief = (f_q if config.task_confusion else f_q[:, own]).softmax(dim=1)
-        weights = torch.cat([F.one_hot(support.own_y, len(own)).float(), belief])
+        weights = torch.cat([torch.eye(len(own), device=self.device)[support.own_y], belief])
         return 2 * kl_to_class_prior(posterior, lesson.prior_means, weights, summed=config.kl_summed)
 
     def _reversal_strength(self, step: int) -> float:
