@@ -1,9 +1,9 @@
 """perdure: learn from labels in one place, answer queries from everywhere they drift to, keep no data."""
 
+from perdure.answers import InferredEnvironment
 from perdure.errors import CheckpointError, InputError, NotSolvableYet, PerdureError, UnknownEnvironment
 from perdure.streams import Answers, Environment, Query, Scenario, Support
 from perdure.variational import (
-    InferredEnvironment,
     Learned,
     Losses,
     VariationalConfig,

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from perdure import checkpoint as checkpoints
+from perdure.answers import InferredEnvironment
 from perdure.errors import CheckpointError, InputError, NotSolvableYet, UnknownEnvironment
 from perdure.generative import ClassPriors, FeatureGenerator, Rehearsal, Replay, ReplayKind, Snapshot
 from perdure.inference import Decoder, InferenceModule, Stream
@@ -44,7 +45,7 @@ from perdure.randomness import Batches, Use, generator, initialised_from
 from perdure.settings import checked_settings, settings_from_json
 from perdure.solver import TwoLayerClassifier
 from perdure.streams import Environment, Label, Labels, Rows, as_label, as_labels, as_rows
-from perdure.waiting import Half, Queued, WaitingRoom
+from perdure.waiting import Half, Queued, WaitingRoom, refuse_misfits, refuse_one_class, refuse_one_row
 
 log = logging.getLogger("perdure")
 _MAY_BE_ZERO = frozenset({"warm_up", "beta", "kl_weight", "prior_spread", "momentum", "weight_decay", "reversal_ceiling", "seed"})
@@ -206,17 +207,6 @@ class Learned:
     """The terms of the last step."""
     returning: list[Label]
     """Classes that an earlier environment had already: each stays one class, learned from both."""
-
-
-@dataclass(frozen=True, eq=False)
-class InferredEnvironment:
-    """Where each input seems to come from."""
-
-    names: NDArray[Any]
-    confidence: NDArray[np.float32]
-    """Probability of the named one."""
-    probabilities: Float[np.ndarray, "n environments"]
-    """Columns in the order of `learner.environments`."""
 
 
 @dataclass(eq=False)
@@ -397,29 +387,14 @@ class VariationalLearner:
         for half, what in ((environment.support, "support"), (environment.query, "query")):
             if half is None:
                 continue
-            if (half.x == half.x[0]).all():  # also because the mean of a stream is kept, and must not be a row
-                holds = "has one single row" if len(half.x) == 1 else f"holds the same row {len(half.x)} times"
-                raise InputError(f'The {what} of "{name}" {holds}; adapting needs at least two different ones, better dozens.')
-            shape = half.x.shape[1:]
-            if self._backbone is None and len(shape) != 1:
-                raise InputError(f'Rows of the {what} of "{name}" have shape {shape}; without a backbone each must be a vector.')
-            if self._row_shape is not None and shape != self._row_shape:
+            refuse_one_row(name, what, half.x)
+            if self._backbone is None and half.x.ndim != 2:
                 raise InputError(
-                    f'Rows of the {what} of "{name}" have shape {shape}, those of earlier environments {self._row_shape}; '
-                    "every environment needs the same features."
+                    f'Rows of the {what} of "{name}" have shape {half.x.shape[1:]}; without a backbone each must be a vector.'
                 )
+        refuse_misfits(environment, self._row_shape, self._classes)
         if environment.support is not None:
-            classes = environment.support.classes
-            if len(classes) < 2:
-                raise InputError(
-                    f'The support of "{name}" holds one class only ({classes[0]!r}); there is nothing to tell apart. '
-                    "Give at least two."
-                )
-            if self._classes and type(classes[0]) is not type(self._classes[0]):
-                raise InputError(
-                    f'The labels of "{name}" are {_kind(classes[0])}, those of earlier environments {_kind(self._classes[0])}; '
-                    "use one kind throughout."
-                )
+            refuse_one_class(name, environment.support.classes)
 
     def _refuse_to_overwrite(self, path: str | Path) -> None:
         """A checkpoint must not replace a learner that knows what this one does not."""
@@ -996,7 +971,3 @@ def _labels(values: Any) -> list[Label]:
 
 def _in_one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-
-
-def _kind(label: Label) -> str:
-    return "strings" if isinstance(label, str) else "integers"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from perdure.errors import CheckpointError, InputError
-from perdure.streams import Environment
+from perdure.streams import Environment, Label, Rows
 
 Half = Literal["support", "query"]
 
@@ -79,3 +79,41 @@ class WaitingRoom:
         room._missing = {str(name): half for name, half in values.items()}
         room._halves = dict.fromkeys(room._missing)
         return room
+
+
+# -- what cannot be learned -----------------------------------------------------------------------------------------------
+
+
+def refuse_misfits(environment: Environment, row_shape: tuple[int, ...] | None, classes: Sequence[Label]) -> None:
+    """Rows of another shape, or labels of another kind, than those of earlier environments."""
+    name = environment.name
+    for half, what in ((environment.support, "support"), (environment.query, "query")):
+        if half is not None and row_shape is not None and half.x.shape[1:] != row_shape:
+            raise InputError(
+                f'Rows of the {what} of "{name}" have shape {half.x.shape[1:]}, those of earlier environments {row_shape}; '
+                "every environment needs the same features."
+            )
+    if environment.support is not None and classes and _kind(environment.support.classes[0]) != _kind(classes[0]):
+        raise InputError(
+            f'The labels of "{name}" are {_kind(environment.support.classes[0])}, those of earlier environments '
+            f"{_kind(classes[0])}; use one kind throughout."
+        )
+
+
+def refuse_one_row(name: str, what: Half, x: Rows) -> None:
+    """A half that is one row, repeated or not: the mean of a stream is kept, and must not be a row."""
+    if (x == x[0]).all():
+        holds = "has one single row" if len(x) == 1 else f"holds the same row {len(x)} times"
+        raise InputError(f'The {what} of "{name}" {holds}; adapting needs at least two different ones, better dozens.')
+
+
+def refuse_one_class(name: str, classes: Sequence[Label]) -> None:
+    """A support with nothing to tell apart."""
+    if len(classes) < 2:
+        raise InputError(
+            f'The support of "{name}" holds one class only ({classes[0]!r}); there is nothing to tell apart. Give at least two.'
+        )
+
+
+def _kind(label: Label) -> str:
+    return "strings" if isinstance(label, str) else "integers"

@@ -10,11 +10,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from perdure.answers import InferredEnvironment
 from perdure.errors import NotSolvableYet
 from perdure.metrics import AccuracyMatrix, accuracy, environment_inference_accuracy
 from perdure.progress import Progress
 from perdure.streams import Environment, Labels, Rows, Scenario, as_labels
-from perdure.variational import InferredEnvironment
 
 
 class Learner(typing.Protocol):
