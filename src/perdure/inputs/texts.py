@@ -63,9 +63,9 @@ class TextBackbone:
             self._loaded = load_network(self.folder, "text").eval().to(self.running.device), tokenizer
         return self._loaded
 
-    def order(self, items: Sequence[str]) -> Sequence[int]:
+    def order(self, items: Sequence[Any]) -> Sequence[int]:
         """The longest first: texts of a length share a batch, and one that does not fit shows at once."""
-        return sorted(range(len(items)), key=lambda i: -len(items[i]))
+        return sorted(range(len(items)), key=lambda i: -len(items[i]) if isinstance(items[i], str) else 0)
 
     def content(self, item: Any) -> bytes:
         """The text as UTF-8."""
@@ -99,10 +99,13 @@ def _tokenizer(folder: Path) -> Any:
 
 
 def _longest(folder: Path) -> int:
-    """What the backbone was made for: a sentence transformer says it, others as far as their places reach."""
-    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
+    """As far as its places reach, or its tokenizer or what it was trained on asks for less."""
+    asked = [LONGEST]
+    for name, key in (
+        (CONFIG, "max_position_embeddings"),
+        ("tokenizer_config.json", "model_max_length"),
+        ("sentence_bert_config.json", "max_seq_length"),
+    ):
         value = json.loads((folder / name).read_text("utf-8")).get(key) if (folder / name).is_file() else None
-        if value:
-            return int(min(value, LONGEST))
-    places = json.loads((folder / CONFIG).read_text("utf-8")).get("max_position_embeddings") or LONGEST
-    return int(min(places, LONGEST))
+        asked.append(int(value or LONGEST))
+    return min(asked)
