@@ -19,6 +19,8 @@ from perdure.errors import InputError
 Label: TypeAlias = str | int
 Rows: TypeAlias = NDArray[np.float32]
 Labels: TypeAlias = NDArray[Any]
+AT_ONCE = 1 << 22
+"""Numbers that are checked at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,11 +138,15 @@ def as_rows(x: Any, what: str) -> Rows:
         raise InputError(f"The {what} has no features: got shape {array.shape}.")
     with np.errstate(over="ignore"):
         rows = np.ascontiguousarray(array, dtype=np.float32)
-    if not np.isfinite(rows).all():
-        bad = ~np.isfinite(rows.reshape(len(rows), -1)).all(axis=1)
+    finite = np.ones(len(rows), dtype=bool)
+    step = max(1, AT_ONCE // rows[0].size)
+    for start in range(0, len(rows), step):  # rows that lie in a file may be more than memory has room for
+        block = rows[start : start + step]
+        finite[start : start + step] = np.isfinite(block.reshape(len(block), -1)).all(axis=1)
+    if not finite.all():
         raise InputError(
-            f"The {what} holds NaN or infinite values in {int(bad.sum())} of {len(rows)} rows "
-            f"(the first is row {int(bad.argmax())}); drop or impute them."
+            f"The {what} holds NaN or infinite values in {int((~finite).sum())} of {len(rows)} rows "
+            f"(the first is row {int(finite.argmin())}); drop or impute them."
         )
     return rows
 
