@@ -1,5 +1,6 @@
 """perdure: learn from labels in one place, answer queries from everywhere they drift to, keep no data."""
 
+from perdure.analytic import Adapted, AnalyticConfig, AnalyticLearner
 from perdure.answers import InferredEnvironment
 from perdure.errors import CheckpointError, InputError, NotSolvableYet, PerdureError, UnknownEnvironment
 from perdure.streams import Answers, Environment, Query, Scenario, Support
@@ -19,6 +20,9 @@ from perdure.variational import (
 from perdure.waiting import Queued
 
 __all__ = [
+    "Adapted",
+    "AnalyticConfig",
+    "AnalyticLearner",
     "Answers",
     "CheckpointError",
     "Environment",

@@ -44,7 +44,7 @@ from perdure.progress import Progress, interruptible, progress_bar
 from perdure.randomness import Batches, Use, generator, initialised_from
 from perdure.settings import checked_settings, settings_from_json
 from perdure.solver import TwoLayerClassifier
-from perdure.streams import Environment, Label, Labels, Rows, as_label, as_labels, as_rows
+from perdure.streams import Environment, Label, Labels, Query, Rows, Support, as_label, as_labels, as_rows
 from perdure.waiting import Half, Queued, WaitingRoom, refuse_misfits, refuse_one_class, refuse_one_row
 
 log = logging.getLogger("perdure")
@@ -384,7 +384,8 @@ class VariationalLearner:
             )
         if self._lesson is not None and (environment.support is None or environment.query is None):
             raise InputError(f'"{name}" is under way (step {self._lesson.step}). Give support and query together to continue.')
-        for half, what in ((environment.support, "support"), (environment.query, "query")):
+        halves: tuple[tuple[Support | Query | None, Half], ...] = ((environment.support, "support"), (environment.query, "query"))
+        for half, what in halves:
             if half is None:
                 continue
             refuse_one_row(name, what, half.x)

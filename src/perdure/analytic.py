@@ -1,0 +1,541 @@
+"""The learner in closed form: it remembers sums, never trains, and forgets exactly.
+
+Read `AnalyticLearner.learn`, then `_solve`: what is remembered of every environment becomes one linear classifier.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from perdure import checkpoint as checkpoints
+from perdure.alignment import Discriminant, align, discriminant, softmax
+from perdure.answers import InferredEnvironment, abstaining
+from perdure.errors import CheckpointError, InputError, NotSolvableYet, UnknownEnvironment
+from perdure.progress import Progress
+from perdure.settings import checked_settings, settings_from_json
+from perdure.statistics import Moments
+from perdure.streams import Environment, Label, Labels, Rows, as_label, as_labels, as_rows
+from perdure.waiting import Half, Queued, refuse_misfits, refuse_one_class, refuse_one_row
+
+log = logging.getLogger("perdure")
+BLOCK = 4096
+"""Rows that are answered at once."""
+_MAY_BE_ZERO = frozenset({"support_weight", "spread", "rounds", "guard"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalyticConfig:
+    """Every choice of the analytic learner. docs/analytic.md says what each is worth, and how the defaults were chosen."""
+
+    power: float = 0.5
+    """Features are brought to sign(x)·|x|^power and then to length one."""
+    alignment_shrinkage: float = 0.98
+    """Of the covariance, while a query is given its pseudo-labels: from 0 (as it is) to 1 (a multiple of the identity)."""
+    rounds: int = 2
+    """How often the alignment is fitted again to its own pseudo-labels."""
+    neighbours: int = 10
+    """Each query row believes what so many of its likes believe ..."""
+    spread: float = 0.9
+    """... this much more than what it is said to be by itself; below 1."""
+    guard: float = 0.1
+    """The source-only answer is kept where the adapted one accounts for less of the query's scatter by more than this part."""
+    shrinkage: float = 0.4
+    """Of the covariance of the one classifier."""
+    support_weight: float = 0.2
+    """What a support row, moved to where the query lies, counts in its class's mean beside a query row."""
+    temperature: float = 8.0
+    """Scores are divided by it before they become probabilities."""
+
+    def __post_init__(self) -> None:
+        checked_settings(self, may_be_zero=_MAY_BE_ZERO)
+        for name in ("alignment_shrinkage", "shrinkage", "power", "support_weight", "guard"):
+            if getattr(self, name) > 1:
+                raise InputError(f"`{name}` must be at most 1, got {getattr(self, name)}.")
+        if self.spread >= 1:
+            raise InputError(f"`spread` must be below 1, got {self.spread}.")
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """What `learn` did."""
+
+    environment: str
+    adapted: bool
+    """Whether the guard let the adaptation pass; otherwise the query is answered as by the source alone."""
+    explained: tuple[float, float]
+    """What decided: which part of the query's scatter its classes account for, by the source-only and by the adapted answer."""
+    seconds: float
+    returning: list[Label]
+    """Classes that an earlier environment had already: each stays one class, learned from both."""
+
+
+@dataclass(frozen=True, eq=False)
+class Remembered:
+    """All that is kept of an environment: sums over its support and its query, and which way the guard decided."""
+
+    name: str
+    classes: list[Label]
+    support: Moments
+    query: Moments
+    shift: Float[np.ndarray, " features"]
+    """From where the support lies to where the query does."""
+    adapted: bool
+    explained: tuple[float, float]
+    domain: str | None
+
+    @property
+    def within(self) -> Float[np.ndarray, "features features"]:
+        """Scatter within the classes of each stream."""
+        scatter: NDArray[np.float64] = self.support.within + self.query.within
+        return scatter
+
+    def means(self, support_weight: float) -> Float[np.ndarray, "own features"]:
+        """Of each class where the query lies; moved support rows count `support_weight` of a query row."""
+        support, query = self.support, self.query
+        moved = support.sums + support.weight[:, None] * self.shift
+        weight = support_weight * support.weight + query.weight
+        means: NDArray[np.float64] = (support_weight * moved + query.sums) / weight[:, None]
+        return means
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes to keep."""
+        return self.support.nbytes + self.query.nbytes + self.shift.nbytes
+
+
+@dataclass(eq=False)
+class Arriving:
+    """An environment of which more is expected: sums of its support so far, rows of its query so far."""
+
+    classes: list[Label]
+    support: Moments | None
+    query: list[Rows]
+    domain: str | None = None
+    lost: bool = False
+    """Whether query rows were here when the learner was saved; data are never saved."""
+
+    @property
+    def missing(self) -> Half:
+        """What it cannot be learned without; the query, where only more of it is to come."""
+        return "support" if self.support is None else "query"
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """The one classifier: an LDA with a mean for each class of each environment."""
+
+    rule: Discriminant
+    environment: Int[np.ndarray, " cells"]
+    """Of each mean, by its place in `AnalyticLearner.environments`."""
+    label: Int[np.ndarray, " cells"]
+    """Of each mean, by its place in `AnalyticLearner.classes`."""
+
+
+class AnalyticLearner:
+    """Learns environments in any order and answers queries of all of them; all it keeps are sums.
+
+    >>> import numpy as np, perdure
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.repeat(["cat", "dog"], 40)
+    >>> x = rng.normal(size=(80, 8)) + 3 * (y == "dog")[:, None]
+    >>> learner = perdure.AnalyticLearner()
+    >>> learned = learner.learn(perdure.Environment("clinic", perdure.Support(x, y), perdure.Query(x + 0.5)))
+    >>> learner.environments, learner.classes, learned.adapted
+    (['clinic'], ['cat', 'dog'], True)
+    """
+
+    def __init__(self, config: AnalyticConfig | None = None) -> None:
+        self.config = AnalyticConfig() if config is None else config
+        self._remembered: dict[str, Remembered] = {}
+        self._arriving: dict[str, Arriving] = {}
+        self._row_shape: tuple[int, ...] | None = None
+        self._within: Float[np.ndarray, "features features"] | None = None
+        """Sum over all environments, so that one more costs the same however many there are."""
+        self._solved: Solved | None = None
+
+    # -- learning an environment ------------------------------------------------------------------------------------------
+
+    def learn(self, environment: Environment, *, more: bool = False, progress: Progress = None) -> Adapted | Queued:
+        """Learn one environment, or keep what arrived of it until the rest does.
+
+        Support and query may come in either order and in chunks: with `more` nothing is adapted yet, because more of the same
+        name follows. Of the support only sums are kept; rows of a query wait in memory, since they get their classes together.
+        """
+        name, began = environment.name, time.perf_counter()
+        self._check(environment)
+        arriving = self._joined(environment)
+        if more or arriving.support is None or not arriving.query:
+            self._arriving[name] = arriving
+            self._row_shape = next(half.x.shape[1:] for half in (environment.support, environment.query) if half is not None)
+            return Queued(name, arriving.missing)
+        query = np.concatenate(arriving.query)
+        refuse_one_class(name, arriving.classes)
+        refuse_one_row(name, "query", query)
+        returning = [label for label in arriving.classes if label in set(self.classes)]
+        if returning:
+            log.info("%s: classes %s were seen before; each stays one class, learned from both.", name, returning)
+
+        config = self.config
+        aligned = align(
+            arriving.support,
+            query,
+            shrinkage=config.alignment_shrinkage,
+            neighbours=config.neighbours,
+            spread=config.spread,
+            rounds=config.rounds,
+            guard=config.guard,
+        )
+        if not aligned.adapted:
+            log.warning("%s: adapting would not have helped; its queries are answered as by the source alone.", name)
+        self._remember(
+            Remembered(
+                name,
+                arriving.classes,
+                arriving.support,
+                Moments.of(query, aligned.beliefs),
+                aligned.shift,
+                aligned.adapted,
+                aligned.explained,
+                arriving.domain,
+            )
+        )
+        self._arriving.pop(name, None)
+        return Adapted(name, aligned.adapted, aligned.explained, time.perf_counter() - began, returning)
+
+    def _check(self, environment: Environment) -> None:
+        """Refuse, before anything changes, what could not be learned."""
+        name = environment.name
+        if name in self._remembered:
+            raise InputError(f'Environment "{name}" is learned already. Give the new data a new name, or forget("{name}") first.')
+        for half, what in ((environment.support, "support"), (environment.query, "query")):
+            if half is not None and half.x.ndim != 2:
+                raise InputError(f'Rows of the {what} of "{name}" have shape {half.x.shape[1:]}; each must be a vector.')
+        known = [*self.classes, *(label for each in self._arriving.values() for label in each.classes)]
+        refuse_misfits(environment, self._row_shape, known)
+        arriving = self._arriving.get(name)
+        if arriving is not None and arriving.lost and environment.query is None:
+            raise InputError(
+                f'The query of "{name}" arrived before this learner was saved, and data are never saved; give it again.'
+            )
+
+    def _joined(self, environment: Environment) -> Arriving:
+        """What has arrived of it together with what arrives now."""
+        before = self._arriving.get(environment.name) or Arriving([], None, [], environment.domain)
+        classes, support, query = before.classes, before.support, list(before.query)
+        if environment.support is not None:
+            labels = environment.support.classes
+            classes = sorted({*classes, *labels})
+            belongs = np.eye(len(classes), dtype=np.float32)[np.searchsorted(np.array(classes), environment.support.y)]
+            new = Moments.of(self._prepared(environment.support.x), belongs)
+            support = new if support is None else new + support.at(_places(before.classes, classes), len(classes))
+        if environment.query is not None:
+            query.append(self._prepared(environment.query.x))
+        return Arriving(classes, support, query, before.domain)
+
+    def _prepared(self, x: Rows) -> Rows:
+        """Features to a power that makes them less skewed, brought to length one."""
+        powered = np.sign(x) * np.abs(x) ** np.float32(self.config.power)
+        length = np.linalg.norm(powered, axis=1, keepdims=True)
+        rows: Rows = powered / np.maximum(length, np.finfo(np.float32).tiny)
+        return rows
+
+    def _remember(self, remembered: Remembered) -> None:
+        self._remembered[remembered.name] = remembered
+        self._row_shape = (remembered.support.features,)
+        if self._within is not None:
+            self._within = self._within + remembered.within
+        self._solved = None
+
+    # -- the one classifier -----------------------------------------------------------------------------------------------
+
+    def _solve(self) -> Solved:
+        """All that is remembered as one linear classifier; solved when it is first asked."""
+        if self._solved is None:
+            each = list(self._remembered.values())
+            if self._within is None:
+                self._within = np.sum([remembered.within for remembered in each], axis=0)
+            rows = sum(remembered.support.rows + remembered.query.rows for remembered in each)
+            means = np.concatenate([remembered.means(self.config.support_weight) for remembered in each])
+            rule = discriminant(means, self._within / rows, self.config.shrinkage)
+            classes = self.classes
+            self._solved = Solved(
+                rule,
+                np.repeat(np.arange(len(each)), [len(remembered.classes) for remembered in each]),
+                np.concatenate([_places(remembered.classes, classes) for remembered in each]),
+            )
+        return self._solved
+
+    def _log_odds(self, rows: Rows) -> Float[np.ndarray, "n cells"]:
+        rule = self._solve().rule
+        log_odds: NDArray[np.float32] = (self._prepared(rows) @ rule.weights + rule.offsets) / np.float32(self.config.temperature)
+        return log_odds
+
+    # -- answering --------------------------------------------------------------------------------------------------------
+
+    @property
+    def environments(self) -> list[str]:
+        """The learned environments, in the order they were learned."""
+        return list(self._remembered)
+
+    @property
+    def classes(self) -> list[Label]:
+        """Every class of a learned environment, sorted; the columns of `predict_proba`."""
+        return sorted({label for each in self._remembered.values() for label in each.classes})
+
+    @property
+    def queued(self) -> dict[str, Half]:
+        """Environments that wait, and what they wait for."""
+        return {name: arriving.missing for name, arriving in self._arriving.items()}
+
+    @property
+    def adapted(self) -> dict[str, bool]:
+        """Environment → whether the guard let its adaptation pass."""
+        return {name: remembered.adapted for name, remembered in self._remembered.items()}
+
+    @property
+    def bytes_held(self) -> dict[str, int]:
+        """What each environment costs to remember: d(d + 1) + 2k(d + 1) + d numbers of 8 bytes, for k classes of d features."""
+        return {name: remembered.nbytes for name, remembered in self._remembered.items()}
+
+    def predict(
+        self, x: Any, environment: str | None = None, *, same_environment: bool = False, abstain_below: float | None = None
+    ) -> Labels:
+        """The class of each row; `None` instead of those whose probability is less than `abstain_below`."""
+        proba = self.predict_proba(x, environment, same_environment=same_environment)
+        return abstaining(np.array(self.classes), proba, abstain_below)
+
+    def predict_proba(
+        self, x: Any, environment: str | None = None, *, same_environment: bool = False
+    ) -> Float[np.ndarray, "n classes"]:
+        """Probability of each class: among the environment's, if it is given, else among all.
+
+        `same_environment`: all rows come from one environment, which is not known; together they say which.
+        """
+        rows = self._checked_query(x)
+        if environment is not None:
+            weights = np.array([name == self._of(environment).name for name in self.environments], dtype=np.float64)
+        elif same_environment:
+            weights = self._environment_of_all(rows)
+        else:
+            weights = np.ones(len(self._remembered))
+        solved = self._solve()
+        with np.errstate(divide="ignore"):
+            prior = np.log(weights).astype(np.float32)[solved.environment]
+        return self._in_blocks(rows, prior, solved.label, len(self.classes))
+
+    def transform(self, x: Any, environment: str) -> Float[np.ndarray, "n features"]:
+        """Features of rows of this environment, moved to where its support lies."""
+        remembered, rows = self._of(environment), self._checked_query(x)
+        moved: NDArray[np.float32] = self._prepared(rows) - remembered.shift.astype(np.float32)
+        return moved
+
+    def inferred_environment(self, x: Any) -> InferredEnvironment:
+        """Which environment each row seems to come from, and how sure that is."""
+        rows, solved = self._checked_query(x), self._solve()
+        nothing = np.zeros(len(solved.label), dtype=np.float32)
+        probabilities = self._in_blocks(rows, nothing, solved.environment, len(self._remembered))
+        best = probabilities.argmax(axis=1)
+        return InferredEnvironment(np.array(self.environments)[best], probabilities.max(axis=1), probabilities)
+
+    def _environment_of_all(self, rows: Rows) -> Float[np.ndarray, " environments"]:
+        """How likely each environment is where all rows come from: their densities multiply."""
+        solved = self._solve()
+        evidence = np.zeros(len(self._remembered))
+        for begin in range(0, len(rows), BLOCK):
+            log_odds = self._log_odds(rows[begin : begin + BLOCK])
+            for place in range(len(evidence)):
+                own = log_odds[:, solved.environment == place]
+                evidence[place] += float((torch.from_numpy(own).logsumexp(dim=1) - np.log(own.shape[1])).double().sum())
+        likely: NDArray[np.float64] = np.exp(evidence - evidence.max())
+        return likely / float(likely.sum())
+
+    def _in_blocks(
+        self, rows: Rows, prior: Float[np.ndarray, " cells"], group: Int[np.ndarray, " cells"], groups: int
+    ) -> Float[np.ndarray, "n groups"]:
+        """Probabilities of the cells, added up over those of each group."""
+        member = np.zeros((len(group), groups), dtype=np.float32)
+        member[np.arange(len(group)), group] = 1
+        blocks = (rows[begin : begin + BLOCK] for begin in range(0, len(rows), BLOCK))
+        answers: NDArray[np.float32] = np.concatenate([softmax(self._log_odds(block) + prior) @ member for block in blocks])
+        return answers
+
+    def _of(self, environment: str) -> Remembered:
+        if environment in self._remembered:
+            return self._remembered[environment]
+        if environment in self._arriving:
+            half = self._arriving[environment].missing
+            raise NotSolvableYet(
+                f'"{environment}" waits for its {half}; it is queued. Add it with `learn(...)` '
+                f'or drop it with `forget("{environment}")`.'
+            )
+        raise UnknownEnvironment(f'No environment is called "{environment}". Learned so far: {self.environments}.')
+
+    def _checked_query(self, x: Any) -> Rows:
+        if not self._remembered:
+            waiting = f" Waiting: {self.queued}." if self._arriving else ""
+            raise NotSolvableYet(f"Nothing has been learned yet. Give support and query to `learn(...)`.{waiting}")
+        rows = as_rows(x, "query")
+        if rows.shape[1:] != self._row_shape:
+            raise InputError(f"Rows of the query have shape {rows.shape[1:]}, what was learned has {self._row_shape}.")
+        return rows
+
+    # -- forgetting, merging, saving, loading -----------------------------------------------------------------------------
+
+    def forget(self, name: str) -> None:
+        """Subtract an environment, learned or waiting: what is left is as if it had never been there."""
+        if self._arriving.pop(name, None) is None:
+            remembered = self._of(name)
+            del self._remembered[name]
+            if self._within is not None:
+                self._within = self._within - remembered.within
+            self._solved = None
+        if not self._remembered and not self._arriving:
+            self._row_shape = self._within = None
+
+    @classmethod
+    def merge(cls, *learners: AnalyticLearner) -> AnalyticLearner:
+        """One learner that has learned what each of these has; they stay as they are."""
+        if not learners:
+            raise InputError("`merge` needs at least one learner.")
+        merged = cls(learners[0].config)
+        for learner in learners:
+            if learner.config != merged.config:
+                raise InputError(f"Learners of different configurations do not add up: {learner.config} and {merged.config}.")
+            shapes = {shape for shape in (merged._row_shape, learner._row_shape) if shape is not None}
+            if len(shapes) > 1:
+                raise InputError(f"Learners of rows of different shapes do not add up: {sorted(shapes)}.")
+            both = {*merged._remembered, *merged._arriving} & {*learner._remembered, *learner._arriving}
+            if both:
+                raise InputError(f"Two of these learners have environments called {sorted(both)}; forget them in one of the two.")
+            merged._remembered |= learner._remembered
+            merged._arriving |= {name: replace(arriving) for name, arriving in learner._arriving.items()}
+            merged._row_shape = learner._row_shape or merged._row_shape
+        return merged
+
+    def save(self, path: str | Path) -> None:
+        """Write `tensors.safetensors` and `state.json` into the folder `path`, atomically. Sums only; waiting rows are not."""
+        tensors: dict[str, torch.Tensor] = {}
+        for i, remembered in enumerate(self._remembered.values()):
+            tensors |= _tensors(f"environments.{i}.support", remembered.support)
+            tensors |= _tensors(f"environments.{i}.query", remembered.query)
+            tensors[f"environments.{i}.shift"] = torch.from_numpy(remembered.shift)
+        for i, arriving in enumerate(self._arriving.values()):
+            if arriving.support is not None:
+                tensors |= _tensors(f"arriving.{i}.support", arriving.support)
+        state = {
+            "learner": type(self).__name__,
+            "config": asdict(self.config),
+            "row_shape": self._row_shape,
+            "environments": [
+                {
+                    "name": each.name,
+                    "classes": each.classes,
+                    "domain": each.domain,
+                    "adapted": each.adapted,
+                    "explained": each.explained,
+                }
+                for each in self._remembered.values()
+            ],
+            "arriving": [
+                {"name": name, "classes": each.classes, "had_query": bool(each.query) or each.lost, "domain": each.domain}
+                for name, each in self._arriving.items()
+            ],
+        }
+        checkpoints.save(path, tensors, state)
+
+    @classmethod
+    def load(cls, path: str | Path) -> AnalyticLearner:
+        """The learner that was saved there."""
+        tensors, state = checkpoints.load(path)
+        where = str(path)
+        if state.get("learner") != cls.__name__:
+            raise CheckpointError(f"{where} holds a {state.get('learner')!r}, not a {cls.__name__}. Load it with its own class.")
+        learner = cls(settings_from_json(AnalyticConfig, state.get("config"), where))
+        try:
+            learner._restore(checkpoints.Folder(tensors), state)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, OverflowError) as error:
+            raise CheckpointError(
+                f"{where} is damaged ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}). Restore it from a copy."
+            ) from error
+        return learner
+
+    def _restore(self, tensors: checkpoints.Folder, state: dict[str, Any]) -> None:
+        """All that `save` wrote, each part checked against the others."""
+        if state["row_shape"] is not None:
+            self._row_shape = tuple(checkpoints.whole(size) for size in state["row_shape"])
+        entries = [*state["environments"], *state["arriving"]]
+        names = [checkpoints.word(entry["name"]) for entry in entries]
+        if len(set(names)) < len(names) or (names and (self._row_shape is None or len(self._row_shape) != 1)):
+            raise ValueError(f"environments {names} of rows of shape {self._row_shape}")
+        features = self._row_shape[0] if self._row_shape else 0
+        expected = set()
+        for i, entry in enumerate(state["environments"]):
+            folder, classes = tensors.folder(f"environments.{i}"), _labels(entry["classes"])
+            shift = folder.numbers("shift", features, dtype=torch.float64).numpy()
+            if type(entry["adapted"]) is not bool or not np.isfinite(shift).all():
+                raise ValueError(f"environment {entry['name']!r} was not saved whole")
+            source, adapted = (float(part) for part in entry["explained"])
+            self._remembered[entry["name"]] = Remembered(
+                entry["name"],
+                classes,
+                _moments(folder.folder("support"), len(classes), features),
+                _moments(folder.folder("query"), len(classes), features),
+                shift,
+                entry["adapted"],
+                (source, adapted),
+                _domain(entry["domain"]),
+            )
+            expected |= {f"environments.{i}.{half}.{part}" for half in ("support", "query") for part in _PARTS}
+            expected.add(f"environments.{i}.shift")
+        for i, entry in enumerate(state["arriving"]):
+            classes, folder = _labels(entry["classes"]), tensors.folder(f"arriving.{i}.support")
+            support = _moments(folder, len(classes), features) if classes else None
+            self._arriving[entry["name"]] = Arriving(
+                classes, support, [], domain=_domain(entry["domain"]), lost=bool(entry["had_query"])
+            )
+            expected |= {f"arriving.{i}.support.{part}" for part in _PARTS if classes}
+        if expected != tensors.keys():
+            raise ValueError(f"it does not say what {min(expected ^ tensors.keys())} is of")
+
+
+_PARTS = ("weight", "sums", "second")
+
+
+def _tensors(name: str, moments: Moments) -> dict[str, torch.Tensor]:
+    return {f"{name}.{part}": torch.from_numpy(getattr(moments, part)) for part in _PARTS}
+
+
+def _moments(tensors: checkpoints.Folder, classes: int, features: int) -> Moments:
+    shapes = {"weight": (classes,), "sums": (classes, features), "second": (features * (features + 1) // 2,)}
+    parts = [tensors.numbers(part, *shape, dtype=torch.float64).numpy() for part, shape in shapes.items()]
+    if not all(np.isfinite(part).all() for part in parts) or (parts[0] < 0).any():
+        raise ValueError("sums that are not finite, or of negative weight")
+    return Moments(*parts)
+
+
+def _labels(values: Any) -> list[Label]:
+    """Sorted labels, as JSON should hold them."""
+    found = [as_label(label) for label in as_labels(np.array(values, dtype=object))] if values else []
+    if found != sorted(set(found)):
+        raise ValueError(f"expected sorted labels, each once, got {found}")
+    return found
+
+
+def _domain(value: Any) -> str | None:
+    return None if value is None else checkpoints.word(value)
+
+
+def _places(some: Iterable[Label], among: list[Label]) -> NDArray[np.intp]:
+    """Where each of these stands among the others."""
+    place = {label: i for i, label in enumerate(among)}
+    return np.array([place[label] for label in some], dtype=np.intp)
