@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from perdure.analytic import AnalyticConfig
 from perdure.errors import InputError
 from perdure.experiments.methods import Kind, Method, measure
 from perdure.experiments.runner import Protocol
@@ -130,11 +131,12 @@ class Planned:
     def from_json(cls, values: Mapping[str, Any]) -> Planned:
         """What `to_json` was made from."""
         kind: Kind = values["method"]["kind"]
-        config = values["method"]["config"]
+        config, analytic = values["method"]["config"], values["method"].get("analytic")
         method = Method(
             kind,
             None if config is None else settings_from_json(VariationalConfig, config, "A planned run"),
             values["method"].get("backbone"),
+            None if analytic is None else settings_from_json(AnalyticConfig, analytic, "A planned run"),
         )
         return cls(
             method,

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from perdure.analytic import AnalyticConfig, AnalyticLearner
 from perdure.errors import InputError, NotSolvableYet, UnknownEnvironment
 from perdure.experiments.backbones import BACKBONES, BackboneName
 from perdure.experiments.lower_bounds import lda, nearest_class_mean, source_only
@@ -19,7 +20,9 @@ from perdure.progress import Progress
 from perdure.streams import Environment, Labels, Query, Rows, Scenario, Support, as_labels
 from perdure.variational import VariationalConfig, VariationalLearner
 
-Kind = Literal["continual", "split", "joint", "source-only", "nearest class mean", "LDA"]
+Kind = Literal["continual", "split", "joint", "analytic", "source-only", "nearest class mean", "LDA"]
+ANALYTIC_REVISION = 1
+"""Raise it when a change to the analytic learner changes its numbers; those of trained methods stay."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +61,20 @@ class Setting:
 
 @dataclass(frozen=True)
 class Method:
-    """A row of a table. Those without a configuration have no choices: they are deterministic and learn nothing from queries."""
+    """A row of a table. Without a configuration to train with it is deterministic: the analytic learner, or a lower bound."""
 
     kind: Kind
     config: VariationalConfig | None = None
     backbone: BackboneName | None = None
     """The network that is trained along, from scratch or fine-tuned; `None`: inputs are features of a frozen one."""
+    analytic: AnalyticConfig | None = None
+    """Of the analytic learner."""
 
     def __post_init__(self) -> None:
         if (self.config is None) == (self.kind in ("continual", "split", "joint")):
             raise InputError(f"A {self.kind!r} method needs {'a' if self.config is None else 'no'} configuration.")
+        if (self.analytic is None) == (self.kind == "analytic"):
+            raise InputError(f"A {self.kind!r} method needs {'an' if self.analytic is None else 'no'} analytic configuration.")
         if self.backbone is not None and self.backbone not in BACKBONES:
             raise InputError(f"No backbone is called {self.backbone!r}. Known: {', '.join(BACKBONES)}.")
         if self.backbone is not None and self.config is None:
@@ -98,6 +105,8 @@ class Method:
             return nearest_class_mean()
         if self.kind == "LDA":
             return lda()
+        if self.analytic is not None:
+            return AnalyticLearner(self.analytic)
         assert self.config is not None
         new = partial(VariationalLearner, self.config, backbone=self.backbone and BACKBONES[self.backbone], device=device)
         if self.kind == "split":
@@ -109,7 +118,8 @@ class Method:
     def to_json(self) -> dict[str, Any]:
         """What tells it from every other method."""
         config = None if self.config is None else asdict(self.config)
-        return {"kind": self.kind, "config": config, **({} if self.backbone is None else {"backbone": self.backbone})}
+        analytic = {} if self.analytic is None else {"analytic": asdict(self.analytic), "revision": ANALYTIC_REVISION}
+        return {"kind": self.kind, "config": config, **({} if self.backbone is None else {"backbone": self.backbone}), **analytic}
 
 
 def continual(config: VariationalConfig, *, backbone: BackboneName | None = None) -> Method:
@@ -129,6 +139,10 @@ def joint_training(config: VariationalConfig) -> Method:
 
 LOWER_BOUNDS = {name: Method(name) for name in ("source-only", "nearest class mean", "LDA")}
 """On the support alone."""
+ANALYTIC = {"analytic learner": Method("analytic", analytic=AnalyticConfig())}
+"""The closed form beside the paper's."""
+UNTRAINED = {**ANALYTIC, **LOWER_BOUNDS}
+"""All that need no seed."""
 
 
 class OneForEach:
@@ -226,7 +240,7 @@ def measure(method: Method, scenario: Scenario, *, device: str = "cpu", progress
         last_stage=[*(given if once else []), *([] if method.kind == "split" else unknown)],
     )
     own = _own_accuracy(learner, scenario) if isinstance(learner, VariationalLearner) else {}
-    held = learner.bytes_held if isinstance(learner, (VariationalLearner, OneForEach, AllAtOnce)) else {}
+    held = learner.bytes_held if isinstance(learner, (VariationalLearner, AnalyticLearner, OneForEach, AllAtOnce)) else {}
     return Measured(measured, own, sum(held.values()))
 
 
