@@ -104,9 +104,11 @@ def test_of_clip_only_the_half_that_sees_is_kept(folders: dict[str, Path]) -> No
 def test_a_network_that_is_not_whole_or_damaged_is_refused(vit: Path) -> None:
     stored = load_file(vit / "model.safetensors")
     name = "layernorm.weight"
-    save_file({key: value for key, value in stored.items() if key != name}, vit / "model.safetensors", {"format": "pt"})
-    with pytest.raises(InputError, match=rf"lacks some of its network's weights, such as {name}\."):
-        pretrained(vit)
+    for also in ("none", "pooler."):
+        kept = {key: value for key, value in stored.items() if key != name and not key.startswith(also)}
+        save_file(kept, vit / "model.safetensors", {"format": "pt"})
+        with pytest.raises(InputError, match=rf"lacks some of its network's weights, such as {name}\."):
+            pretrained(vit)
     (vit / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(InputError, match="holds no network that can be used: "):
         pretrained(vit)
@@ -151,6 +153,7 @@ def test_what_can_only_be_a_folder_is_not_looked_for_elsewhere(name: str) -> Non
 
 
 def test_what_was_fetched_once_is_found_without_a_network(vit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
     from huggingface_hub import constants
 
     place = tmp_path / "hub" / "models--someone--vit"
@@ -158,11 +161,22 @@ def test_what_was_fetched_once_is_found_without_a_network(vit: Path, tmp_path: P
     (place / "refs").mkdir()
     (place / "refs" / "main").write_text("0123456789abcdef")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("huggingface_hub._snapshot_download.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    fetch, asked = huggingface_hub.snapshot_download, list[bool]()
+
+    def watched(name: str, *, allow_patterns: list[str], local_files_only: bool = False) -> str:
+        asked.append(local_files_only)
+        return str(fetch(name, allow_patterns=allow_patterns, local_files_only=local_files_only))
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", watched)
     backbone = PictureBackbone("someone/vit")
     assert backbone.name == "someone/vit"
     assert backbone.folder == place / "snapshots" / "0123456789abcdef"
     assert backbone.identity == PictureBackbone(vit).identity
+    assert asked == [True]
+    (place / "snapshots" / "0123456789abcdef" / "model.safetensors").unlink()  # of what is not whole, the rest is fetched
+    with pytest.raises(InputError, match=r"someone/vit|has no model\.safetensors"):
+        PictureBackbone("someone/vit")
+    assert asked == [True, True, False]
 
 
 # What tells them apart

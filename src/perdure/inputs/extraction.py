@@ -115,7 +115,7 @@ def _fill(
                 faults.append(str(seen))
                 continue
             keys[i], prepared = seen
-            if prepared is not None and keys[i] not in missing and (under_way is None or keys[i] not in under_way[0]):
+            if prepared is not None and (under_way is None or keys[i] not in under_way[0]):
                 missing[keys[i]] = i, prepared
             if len(missing) >= at_once:
                 begin()
