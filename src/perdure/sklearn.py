@@ -7,7 +7,6 @@ from itertools import count
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score
@@ -116,7 +115,7 @@ class PerdureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         answers: Labels = self.classes_[best]
         return answers
 
-    def predict_proba(self, X: Any, environment: str | None = None) -> Float[np.ndarray, "n classes"]:
+    def predict_proba(self, X: Any, environment: str | None = None) -> NDArray[np.float32]:
         """Probability of each class, in the order of `classes_`."""
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=np.float32, reset=False)
