@@ -20,6 +20,12 @@ GRAPH_ROWS = 8192
 """Neighbours are looked for among at most so many rows of a query, evenly spread; time grows with n times this."""
 SOURCE_SHRINKAGE = 0.5
 """Of the answer that adapts to nothing."""
+MISMATCH = 0.4
+"""Class proportions of support and query that are further apart than this are no chance: class sets may not match."""
+TIE = 0.02
+"""Two answers that misplace the query's rows alike but for this part are equally good; the shorter shift decides."""
+NO_SCATTER = 1e-9
+"""Scatter within classes of less than this part of their means' squared length, a feature, is rounding."""
 SPREADING_STEPS = 60
 """At a spread of 0.9 what is left of the error is 0.9^60, less than 0.2 %."""
 
@@ -50,24 +56,56 @@ def align(support: Moments, x: Rows, *, shrinkage: float, neighbours: int, sprea
     graph = neighbour_graph(about_mean, min(neighbours, len(x) // (2 * len(own))))
     scatter_q = Moments.of(about_mean, np.ones((len(x), 1))).within
     about_zero = within + (own.T * support.weight) @ own + scatter_q
-    weight, means, covariance = support.weight, own, within / support.rows
-    for _ in range(rounds + 1):
-        proportions = weight / weight.sum()
-        noise = a_row * float(1 / len(x) + (proportions**2 / support.weight).sum())
-        shift = shrunk_to_zero(away - proportions @ own, noise)
-        aligned = rows - shift.astype(np.float32)
-        rule = discriminant(means, covariance, shrinkage)
-        beliefs = spread_over(graph, softmax(aligned @ rule.weights + rule.offsets), spread)
-        weight = beliefs.astype(np.float64).sum(axis=0)
-        both = support.weight + weight
-        means = (support.weight[:, None] * own + beliefs.T @ aligned) / both[:, None]
-        residue = away - shift
-        covariance = (about_zero + len(x) * np.outer(residue, residue) - (means.T * both) @ means) / both.sum()
 
-    explained = (explained_scatter(source, about_mean), explained_scatter(beliefs, about_mean))
-    if explained[1] < (1 - guard) * explained[0]:
-        return Alignment(source, np.zeros_like(shift), False, explained)
-    return Alignment(beliefs, shift, True, explained)
+    def fitted(weight: Float[np.ndarray, " classes"]) -> Fit:
+        """Shift and classifier in turns with the beliefs, beginning with classes of these weights in the query."""
+        means, covariance = own, within / support.rows
+        for _ in range(rounds + 1):
+            proportions = weight / weight.sum()
+            noise = a_row * float(1 / len(x) + (proportions**2 / support.weight).sum())
+            shift = shrunk_to_zero(away - proportions @ own, noise)
+            aligned = rows - shift.astype(np.float32)
+            rule = discriminant(means, covariance, shrinkage)
+            beliefs = spread_over(graph, softmax(aligned @ rule.weights + rule.offsets), spread)
+            weight = beliefs.astype(np.float64).sum(axis=0)
+            both = support.weight + weight
+            means = (support.weight[:, None] * own + beliefs.T @ aligned) / both[:, None]
+            residue = away - shift
+            covariance = (about_zero + len(x) * np.outer(residue, residue) - (means.T * both) @ means) / both.sum()
+        return Fit(beliefs, weight, shift)
+
+    fit, helps = fitted(support.weight), True
+    seen = source.astype(np.float64).sum(axis=0)
+    if max(apart(seen, support.weight), apart(fit.weight, support.weight)) > MISMATCH:
+        # The query may lack classes, or be mostly one: begin again with classes as the source counts them, and ask which
+        # answer puts the classes of the query where those of the support are, but for one shift in common.
+        other = fitted(seen)
+        of_fit, of_other, of_source = (misplaced(beliefs, rows, own) for beliefs in (fit.beliefs, other.beliefs, source))
+        if of_other < (1 - TIE) * of_fit or (of_other < (1 + TIE) * of_fit and other.shift @ other.shift < fit.shift @ fit.shift):
+            fit, of_fit = other, of_other
+        likeliest = np.eye(len(own), dtype=np.float32)[fit.beliefs.argmax(axis=1)]
+        if apart(likeliest.sum(axis=0), support.weight) > MISMATCH:
+            # What leaks from a class of many rows would outweigh a class of few: each row counts for its likeliest class alone.
+            fit = fit._replace(beliefs=likeliest)
+        helps = of_fit < (1 + TIE) * of_source
+    explained = (explained_scatter(source, about_mean), explained_scatter(fit.beliefs, about_mean))
+    if not helps or explained[1] < (1 - guard) * explained[0]:
+        return Alignment(source, np.zeros_like(fit.shift), False, explained)
+    return Alignment(fit.beliefs, fit.shift, True, explained)
+
+
+class Fit(NamedTuple):
+    """Where one set of first proportions has led."""
+
+    beliefs: Float[np.ndarray, "n classes"]
+    weight: Float[np.ndarray, " classes"]
+    """Of each class in the query: how many rows it seems to have."""
+    shift: Float[np.ndarray, " features"]
+
+
+def apart(one: Float[np.ndarray, " classes"], other: Float[np.ndarray, " classes"]) -> float:
+    """How far the proportions of two sets of class weights are apart: from 0 to 1 (total variation)."""
+    return float(np.abs(one / one.sum() - other / other.sum()).sum() / 2)
 
 
 class Discriminant(NamedTuple):
@@ -82,7 +120,8 @@ def discriminant(
 ) -> Discriminant:
     r"""LDA with $A=(1-\alpha)\Sigma+\alpha\frac{\mathrm{tr}\Sigma}{d}I$: weights $A^{-1}m$, offsets $-\frac12 m^\top A^{-1}m$."""
     d = len(covariance)
-    level = max(float(np.trace(covariance)) / d, float(np.finfo(np.float32).tiny))
+    # Means of one row each leave no scatter but rounding: then the nearest mean is meant, in numbers that float32 can hold.
+    level = max(float(np.trace(covariance)) / d, NO_SCATTER * float(np.square(means).sum(axis=1).max()), NO_SCATTER**2)
     shrunk = (1 - shrinkage) * covariance
     shrunk[np.diag_indices(d)] += shrinkage * level
     # torch's Cholesky: ten times as fast as SciPy's at 2,048 features
@@ -152,6 +191,14 @@ def explained_scatter(beliefs: Float[np.ndarray, "n classes"], about_mean: Float
     weight, sums = answer.sum(axis=0), answer.T @ about_mean
     there = weight > 0
     return float((sums[there] ** 2 / weight[there, None]).sum() / np.square(about_mean).sum())
+
+
+def misplaced(
+    beliefs: Float[np.ndarray, "n classes"], rows: Float[np.ndarray, "n features"], means: Float[np.ndarray, "classes features"]
+) -> float:
+    """Mean squared distance of the rows from their likeliest classes' means, once these have moved together as is best."""
+    away = rows - means.astype(np.float32)[beliefs.argmax(axis=1)]
+    return float(np.square(away - away.mean(axis=0)).sum(axis=1).mean())
 
 
 def softmax(scores: Float[np.ndarray, "n classes"]) -> Float[np.ndarray, "n classes"]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,13 @@ from perdure.progress import Progress
 from perdure.settings import checked_settings, settings_from_json
 from perdure.statistics import Moments
 from perdure.streams import Environment, Label, Labels, Rows, as_label, as_labels, as_rows
-from perdure.waiting import Half, Queued, refuse_misfits, refuse_one_class, refuse_one_row
+from perdure.waiting import Half, Queued, kind_of, refuse_misfits, refuse_one_class, refuse_one_row
 
 log = logging.getLogger("perdure")
 BLOCK = 4096
 """Rows that are answered at once."""
+NEXT_TO_NOTHING = 1e-9
+"""What a support row counts at least beside a query row."""
 _MAY_BE_ZERO = frozenset({"support_weight", "spread", "rounds", "guard"})
 
 
@@ -102,6 +104,7 @@ class Remembered:
     def means(self, support_weight: float) -> Float[np.ndarray, "own features"]:
         """Of each class where the query lies; moved support rows count `support_weight` of a query row."""
         support, query = self.support, self.query
+        support_weight = max(support_weight, NEXT_TO_NOTHING)  # of a class that no query row seems to have
         moved = support.sums + support.weight[:, None] * self.shift
         weight = support_weight * support.weight + query.weight
         means: NDArray[np.float64] = (support_weight * moved + query.sums) / weight[:, None]
@@ -121,6 +124,8 @@ class Arriving:
     support: Moments | None
     query: list[Rows]
     domain: str | None = None
+    whole: frozenset[str] = frozenset()
+    """The halves of which no more is to come."""
     lost: bool = False
     """Whether query rows were here when the learner was saved; data are never saved."""
 
@@ -173,7 +178,7 @@ class AnalyticLearner:
         """
         name, began = environment.name, time.perf_counter()
         self._check(environment)
-        arriving = self._joined(environment)
+        arriving = self._joined(environment, more=more)
         if more or arriving.support is None or not arriving.query:
             self._arriving[name] = arriving
             self._row_shape = next(half.x.shape[1:] for half in (environment.support, environment.query) if half is not None)
@@ -181,9 +186,19 @@ class AnalyticLearner:
         query = np.concatenate(arriving.query)
         refuse_one_class(name, arriving.classes)
         refuse_one_row(name, "query", query)
-        returning = [label for label in arriving.classes if label in set(self.classes)]
+        known = {label for each in self._remembered.values() for label in each.classes}
+        returning = [label for label in arriving.classes if label in known]
         if returning:
             log.info("%s: classes %s were seen before; each stays one class, learned from both.", name, returning)
+
+        lone = _lone(arriving.classes, arriving.support)
+        if lone:
+            log.warning(
+                "%s: classes %s have one single support row each, repeated or not: the sum that is kept of a class is then that "
+                "row, brought to length one. Where no row may be kept, give more different ones.",
+                name,
+                lone,
+            )
 
         config = self.config
         aligned = align(
@@ -220,15 +235,29 @@ class AnalyticLearner:
         for half, what in ((environment.support, "support"), (environment.query, "query")):
             if half is not None and half.x.ndim != 2:
                 raise InputError(f'Rows of the {what} of "{name}" have shape {half.x.shape[1:]}; each must be a vector.')
-        known = [*self.classes, *(label for each in self._arriving.values() for label in each.classes)]
-        refuse_misfits(environment, self._row_shape, known)
+        refuse_misfits(environment, self._row_shape, self._a_label())
         arriving = self._arriving.get(name)
+        for half, what in ((environment.support, "support"), (environment.query, "query")):
+            if half is not None and arriving is not None and what in arriving.whole:
+                raise InputError(
+                    f'"{name}" already has a {what} and waits for its {arriving.missing}. '
+                    f'Give the {arriving.missing}, or drop it with forget("{name}").'
+                )
         if arriving is not None and arriving.lost and environment.query is None:
             raise InputError(
                 f'The query of "{name}" arrived before this learner was saved, and data are never saved; give it again.'
             )
 
-    def _joined(self, environment: Environment) -> Arriving:
+    def _a_label(self) -> list[Label]:
+        """One label that was given before, if any was: all are of its kind."""
+        return next((classes[:1] for classes in self._all_classes() if classes), [])
+
+    def _all_classes(self) -> Iterator[list[Label]]:
+        """Of each environment, learned or waiting."""
+        yield from (remembered.classes for remembered in self._remembered.values())
+        yield from (arriving.classes for arriving in self._arriving.values())
+
+    def _joined(self, environment: Environment, *, more: bool) -> Arriving:
         """What has arrived of it together with what arrives now."""
         before = self._arriving.get(environment.name) or Arriving([], None, [], environment.domain)
         classes, support, query = before.classes, before.support, list(before.query)
@@ -240,7 +269,9 @@ class AnalyticLearner:
             support = new if support is None else new + support.at(_places(before.classes, classes), len(classes))
         if environment.query is not None:
             query.append(self._prepared(environment.query.x))
-        return Arriving(classes, support, query, before.domain)
+        now = {what for half, what in ((environment.support, "support"), (environment.query, "query")) if half is not None}
+        whole = before.whole if more else before.whole | now
+        return Arriving(classes, support, query, before.domain, whole)
 
     def _prepared(self, x: Rows) -> Rows:
         """Features to a power that makes them less skewed, brought to length one."""
@@ -263,7 +294,10 @@ class AnalyticLearner:
         if self._solved is None:
             each = list(self._remembered.values())
             if self._within is None:
-                self._within = np.sum([remembered.within for remembered in each], axis=0)
+                within = each[0].within
+                for remembered in each[1:]:
+                    within += remembered.within
+                self._within = within
             rows = sum(remembered.support.rows + remembered.query.rows for remembered in each)
             means = np.concatenate([remembered.means(self.config.support_weight) for remembered in each])
             rule = discriminant(means, self._within / rows, self.config.shrinkage)
@@ -392,15 +426,13 @@ class AnalyticLearner:
     # -- forgetting, merging, saving, loading -----------------------------------------------------------------------------
 
     def forget(self, name: str) -> None:
-        """Subtract an environment, learned or waiting: what is left is as if it had never been there."""
+        """Drop an environment, learned or waiting: what is left is, bit for bit, as if it had never been there."""
         if self._arriving.pop(name, None) is None:
-            remembered = self._of(name)
+            self._of(name)
             del self._remembered[name]
-            if self._within is not None:
-                self._within = self._within - remembered.within
-            self._solved = None
+            self._within = self._solved = None  # the next answer adds up what is left: subtracting would leave rounding behind
         if not self._remembered and not self._arriving:
-            self._row_shape = self._within = None
+            self._row_shape = None
 
     @classmethod
     def merge(cls, *learners: AnalyticLearner) -> AnalyticLearner:
@@ -417,6 +449,11 @@ class AnalyticLearner:
             both = {*merged._remembered, *merged._arriving} & {*learner._remembered, *learner._arriving}
             if both:
                 raise InputError(f"Two of these learners have environments called {sorted(both)}; forget them in one of the two.")
+            kinds = {kind_of(label) for one in (merged, learner) for label in one._a_label()}
+            if len(kinds) > 1:
+                raise InputError(
+                    f"Learners of labels of two kinds do not add up: {' and '.join(sorted(kinds))}; use one throughout."
+                )
             merged._remembered |= learner._remembered
             merged._arriving |= {name: replace(arriving) for name, arriving in learner._arriving.items()}
             merged._row_shape = learner._row_shape or merged._row_shape
@@ -447,7 +484,13 @@ class AnalyticLearner:
                 for each in self._remembered.values()
             ],
             "arriving": [
-                {"name": name, "classes": each.classes, "had_query": bool(each.query) or each.lost, "domain": each.domain}
+                {
+                    "name": name,
+                    "classes": each.classes,
+                    "had_query": bool(each.query) or each.lost,
+                    "whole": sorted(each.whole - {"query"}),  # rows of a query are not saved, so it is to come again
+                    "domain": each.domain,
+                }
                 for name, each in self._arriving.items()
             ],
         }
@@ -482,16 +525,16 @@ class AnalyticLearner:
         for i, entry in enumerate(state["environments"]):
             folder, classes = tensors.folder(f"environments.{i}"), _labels(entry["classes"])
             shift = folder.numbers("shift", features, dtype=torch.float64).numpy()
-            if type(entry["adapted"]) is not bool or not np.isfinite(shift).all():
-                raise ValueError(f"environment {entry['name']!r} was not saved whole")
             source, adapted = (float(part) for part in entry["explained"])
+            if len(classes) < 2 or not np.isfinite([*shift, source, adapted]).all():
+                raise ValueError(f"environment {entry['name']!r} was not saved whole")
             self._remembered[entry["name"]] = Remembered(
                 entry["name"],
                 classes,
                 _moments(folder.folder("support"), len(classes), features),
                 _moments(folder.folder("query"), len(classes), features),
                 shift,
-                entry["adapted"],
+                _truth(entry["adapted"]),
                 (source, adapted),
                 _domain(entry["domain"]),
             )
@@ -501,11 +544,24 @@ class AnalyticLearner:
             classes, folder = _labels(entry["classes"]), tensors.folder(f"arriving.{i}.support")
             support = _moments(folder, len(classes), features) if classes else None
             self._arriving[entry["name"]] = Arriving(
-                classes, support, [], domain=_domain(entry["domain"]), lost=bool(entry["had_query"])
+                classes,
+                support,
+                [],
+                _domain(entry["domain"]),
+                whole=frozenset(entry["whole"]),
+                lost=_truth(entry["had_query"]),
             )
+            if not self._arriving[entry["name"]].whole <= {"support"}:
+                raise ValueError(f"halves {entry['whole']!r} of environment {entry['name']!r}")
             expected |= {f"arriving.{i}.support.{part}" for part in _PARTS if classes}
         if expected != tensors.keys():
             raise ValueError(f"it does not say what {min(expected ^ tensors.keys())} is of")
+        if any((each.support.weight == 0).any() for each in self._remembered.values()):
+            raise ValueError("a class without support")
+        if len({kind_of(label) for classes in self._all_classes() for label in classes}) > 1:
+            raise ValueError("labels of two kinds")
+        if self._remembered:
+            self._solve()  # sums of no rows have no solution; and it is wanted anyway
 
 
 _PARTS = ("weight", "sums", "second")
@@ -529,6 +585,18 @@ def _labels(values: Any) -> list[Label]:
     if found != sorted(set(found)):
         raise ValueError(f"expected sorted labels, each once, got {found}")
     return found
+
+
+def _lone(classes: list[Label], support: Moments) -> list[Label]:
+    """Classes whose rows are all the same, be it because there is one: rows have length one, so their sum is as long as many."""
+    lengths = np.linalg.norm(support.sums, axis=1)
+    return [label for label, length, rows in zip(classes, lengths, support.weight, strict=True) if length > (1 - 1e-6) * rows]
+
+
+def _truth(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"expected true or false, got {value!r}")
+    return value
 
 
 def _domain(value: Any) -> str | None:

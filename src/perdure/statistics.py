@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from perdure.streams import Rows
 
-BLOCK = 16384
+BLOCK = 4096
 """Rows that are held as float64 at once."""
 
 
@@ -29,17 +29,14 @@ class Moments:
     @classmethod
     def of(cls, x: Rows, belongs: Float[np.ndarray, "n classes"]) -> Moments:
         """The moments of these rows; a row's weights sum to one where it counts once."""
-        total = cls.none(belongs.shape[1], x.shape[1])
+        classes, features = belongs.shape[1], x.shape[1]
+        weight, sums, second = np.zeros(classes), np.zeros((classes, features)), np.zeros((features, features))
         for begin in range(0, len(x), BLOCK):
             rows, r = x[begin : begin + BLOCK].astype(np.float64), belongs[begin : begin + BLOCK].astype(np.float64)
-            weighted = rows * r.sum(axis=1, keepdims=True)
-            total += cls(r.sum(axis=0), r.T @ rows, packed(weighted.T @ rows))
-        return total
-
-    @classmethod
-    def none(cls, classes: int, features: int) -> Moments:
-        """Of no rows."""
-        return cls(np.zeros(classes), np.zeros((classes, features)), np.zeros(features * (features + 1) // 2))
+            weight += r.sum(axis=0)
+            sums += r.T @ rows
+            second += (rows * r.sum(axis=1, keepdims=True)).T @ rows
+        return cls(weight, sums, packed(second))
 
     def __add__(self, other: Moments) -> Moments:
         return Moments(self.weight + other.weight, self.sums + other.sums, self.second + other.second)

@@ -93,10 +93,10 @@ def refuse_misfits(environment: Environment, row_shape: tuple[int, ...] | None, 
                 f'Rows of the {what} of "{name}" have shape {half.x.shape[1:]}, those of earlier environments {row_shape}; '
                 "every environment needs the same features."
             )
-    if environment.support is not None and classes and _kind(environment.support.classes[0]) != _kind(classes[0]):
+    if environment.support is not None and classes and kind_of(environment.support.classes[0]) != kind_of(classes[0]):
         raise InputError(
-            f'The labels of "{name}" are {_kind(environment.support.classes[0])}, those of earlier environments '
-            f"{_kind(classes[0])}; use one kind throughout."
+            f'The labels of "{name}" are {kind_of(environment.support.classes[0])}, those of earlier environments '
+            f"{kind_of(classes[0])}; use one kind throughout."
         )
 
 
@@ -115,5 +115,6 @@ def refuse_one_class(name: str, classes: Sequence[Label]) -> None:
         )
 
 
-def _kind(label: Label) -> str:
+def kind_of(label: Label) -> str:
+    """What all labels of a learner are."""
     return "strings" if isinstance(label, str) else "integers"
