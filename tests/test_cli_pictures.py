@@ -16,9 +16,10 @@ import pytest
 from PIL import Image
 from pyarrow import csv, parquet
 from test_cli import Result, Run, contents, run
-from tiny_backbones import save
+from tiny_backbones import Colours, save
 
 from perdure.inputs.pictures import PictureBackbone
+from perdure.inputs.showing import Showing, Through, read_input
 
 __all__ = ["run"]
 SMALL = ["--steps", "6", "--warm-up", "4", "--latent", "4", "--features", "8", "--width", "8", "--batch", "8"]
@@ -217,6 +218,32 @@ def test_the_backbone_is_remembered_and_another_is_refused(
     assert run("learn", home, *halves).out.startswith('learned "a"')
 
 
+def test_before_anything_was_made_of_it_the_backbone_may_be_another(
+    run: Run, photos: Path, network: Path, lesson: list[object], tmp_path: Path
+) -> None:
+    other = save(tmp_path / "other", "ViT")
+    assert run("learn", tmp_path / "home", "--environment", "b", "--query", photos / "b", "--backbone", other, *SMALL).code == 0
+    half = ["--environment", "b", "--support", photos / "a", "--backbone", network]
+    one_sentence(run("learn", tmp_path / "home", *half), "is another network, or has other weights")
+    assert run(*lesson).out.startswith('learned "b"')  # both halves anew
+    assert json.loads((tmp_path / "home" / "home.json").read_text())["through"]["name"] == str(network)
+
+
+def test_a_broken_picture_takes_its_class_along(photos: Path) -> None:
+    (photos / "a" / "cat" / "a2.png").write_bytes(b"broken")
+    backbone, notes = Colours(), list[str]()
+    through = Through("colours", backbone.identity, None)
+    table = read_input(
+        photos / "a", (through, backbone), Showing(broken="skip"),
+        label=None, labelled=True, leave_out=(), like=None, progress=False, note=notes.append,
+    )  # fmt: skip
+    assert table.y is not None
+    assert table.y.tolist() == ["cat"] * 5 + ["dog"] * 6
+    assert ((table.x[:, 0] > table.x[:, 2]) == (table.y == "cat")).all()  # red cats, blue dogs
+    assert (table.names or ())[2] == "cat/a3.png"
+    assert len(notes) == 1
+
+
 def test_a_backbone_that_is_gone_can_be_named_again(
     run: Run, photos: Path, lesson: list[object], network: Path, tmp_path: Path
 ) -> None:
@@ -241,6 +268,10 @@ def test_halves_of_pictures_wait_for_each_other(
         run("learn", home, "--environment", "b", "--support", photos / "a"), f'The query of "b" was {photos}/b, which has changed'
     )
     (photos / "b" / "dog" / "late.png").unlink()
+    before = (photos / "b" / "cat" / "b0.png").read_bytes()
+    (photos / "b" / "cat" / "b0.png").write_bytes((photos / "b" / "dog" / "b0.png").read_bytes())
+    one_sentence(run("learn", home, "--environment", "b", "--support", photos / "a"), "which has changed since")
+    (photos / "b" / "cat" / "b0.png").write_bytes(before)
     assert run("learn", home, "--environment", "b", "--support", photos / "a").out.startswith('learned "b"')
     whole = run(*lesson[:1], tmp_path / "whole", *lesson[2:])
     assert whole.code == 0

@@ -231,6 +231,15 @@ def test_pictures_are_seen_through_the_backbone_however_they_come(tmp_path: Path
     assert Reader(backbone=Colours(), rows=4, label="label").query(SEEN[kind](files)).x.tolist() == COLOURS
 
 
+@pytest.mark.parametrize("kind", ["folder", "bytes", "hugging face", "chunks"])
+def test_a_file_is_known_however_it_comes(tmp_path: Path, kind: str) -> None:
+    files = draw(tmp_path / "photos")
+    Reader(backbone=Colours()).query(files)
+    backbone = Colours()
+    Reader(backbone=backbone).support(SEEN[kind](files))
+    assert backbone.count == 0
+
+
 def test_what_is_broken_takes_its_label_along(tmp_path: Path) -> None:
     files = draw(tmp_path / "photos")
     files[1].write_bytes(b"broken")
