@@ -452,7 +452,7 @@ class AnalyticLearner:
             kinds = {kind_of(label) for one in (merged, learner) for label in one._a_label()}
             if len(kinds) > 1:
                 raise InputError(
-                    f"Learners of labels of two kinds do not add up: {' and '.join(sorted(kinds))}; use one throughout."
+                    f"Learners of labels that are {' and '.join(sorted(kinds))} do not add up; use one kind throughout."
                 )
             merged._remembered |= learner._remembered
             merged._arriving |= {name: replace(arriving) for name, arriving in learner._arriving.items()}
