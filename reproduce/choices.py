@@ -10,7 +10,7 @@ from perdure.report.tables import Column, Row, Table
 
 NAME = "choices"
 SETTING = Setting(features=1024, gamma=4.0, warm_up=500, steps=1000, joint_steps=5000)
-QUICK_SETTING = replace(SETTING, warm_up=150, steps=300)
+QUICK_SETTING = replace(SETTING, warm_up=120, steps=240)
 PAIRS = (("D", "A"), ("A", "W"))
 SEEDS = (0,)
 OURS = replace(generative_replay(), replay_around="prior")

@@ -14,7 +14,7 @@ SETTING = Setting(features=1024, gamma=4.0, warm_up=500, steps=1000, joint_steps
 SEEDS = (0, 1, 2)
 PAPERS_RATE = 4e-4
 QUICK_PAIRS = (("D", "A"), ("A", "W"))
-QUICK_SETTING = replace(SETTING, warm_up=150, steps=300, joint_steps=1500)
+QUICK_SETTING = replace(SETTING, warm_up=120, steps=240, joint_steps=1200)
 
 
 def table(pairs: tuple[tuple[str, str], ...], setting: Setting, seeds: tuple[int, ...], *, paper: bool) -> Table:

@@ -171,6 +171,7 @@ def test_the_text_has_each_protocol_the_papers_row_and_a_dash_for_what_is_missin
         ["Made up"],
         ["accuracy in %; mean over environments, each counting once; ± standard deviation over seeds (n − 1)"],
         ["10 + 2,000 steps an environment (warm-up + end to end); scored at the last step, nothing selected"],
+        ["seeds 0, 1; a row that has fewer has the first of them"],
         ["joint training: 7 steps in all after the same warm-up"],
         ["one note"],
         # Of 2 + 2 + (4 + 2) + (2 + 2); seven hours.

@@ -214,11 +214,14 @@ class Table:
         budgets = {f"{c.setting.warm_up} + {c.setting.steps:,} steps an environment" for c in self.columns}
         joint = {c.setting.joint_steps for c in self.columns if any(row.method.kind == "joint" for row in self.rows)}
         other_rates = sorted({c.setting.inference_rate for c in self.columns} - {PAPERS_RATE})
+        seeds = max((row.seeds for row in self.rows if row.method.config is not None), key=len, default=())
         hours = sum(sum(result.seconds) for result in there) / 3600
         devices = sorted({result.computed_with["device"] for result in there})
         return [
             "accuracy in %; mean over environments, each counting once; ± standard deviation over seeds (n − 1)",
             f"{'; '.join(sorted(budgets))} (warm-up + end to end); scored at the last step, nothing selected",
+            f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+            + "; a row that has fewer has the first of them" * (len(seeds) > 1),
             *(
                 f"the inference module at Adam's {rate:g}; the paper has {PAPERS_RATE:g} for its own steps"
                 for rate in other_rates
