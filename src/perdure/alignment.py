@@ -22,10 +22,14 @@ SOURCE_SHRINKAGE = 0.5
 """Of the answer that adapts to nothing."""
 MISMATCH = 0.4
 """Class proportions of support and query that are further apart than this are no chance: class sets may not match."""
+BLURRED = 0.5
+"""An answer whose classes account for less than this part of what another's do does not see classes that are there."""
 TIE = 0.02
 """Two answers that misplace the query's rows alike but for this part are equally good; the shorter shift decides."""
 NO_SCATTER = 1e-9
 """Scatter within classes of less than this part of their means' squared length, a feature, is rounding."""
+COLDEST, WARMEST = 0.1, 100.0
+"""Between these a temperature is looked for."""
 SPREADING_STEPS = 60
 """At a spread of 0.9 what is left of the error is 0.9^60, less than 0.2 %."""
 
@@ -75,20 +79,24 @@ def align(support: Moments, x: Rows, *, shrinkage: float, neighbours: int, sprea
         return Fit(beliefs, weight, shift)
 
     fit, helps = fitted(support.weight), True
+    alone, clear = explained_scatter(source, about_mean), explained_scatter(fit.beliefs, about_mean)
     seen = source.astype(np.float64).sum(axis=0)
     if max(apart(seen, support.weight), apart(fit.weight, support.weight)) > MISMATCH:
         # The query may lack classes, or be mostly one: begin again with classes as the source counts them, and ask which
-        # answer puts the classes of the query where those of the support are, but for one shift in common.
+        # answer puts the classes of the query where those of the support are, but for one shift in common. An answer that
+        # sees no such classes in the query as the first one does is not asked.
         other = fitted(seen)
         of_fit, of_other, of_source = (misplaced(beliefs, rows, own) for beliefs in (fit.beliefs, other.beliefs, source))
-        if of_other < (1 - TIE) * of_fit or (of_other < (1 + TIE) * of_fit and other.shift @ other.shift < fit.shift @ fit.shift):
+        nearer = of_other < (1 - TIE) * of_fit
+        shorter = of_other < (1 + TIE) * of_fit and other.shift @ other.shift < fit.shift @ fit.shift
+        if explained_scatter(other.beliefs, about_mean) > BLURRED * clear and (nearer or shorter):
             fit, of_fit = other, of_other
         likeliest = np.eye(len(own), dtype=np.float32)[fit.beliefs.argmax(axis=1)]
         if apart(likeliest.sum(axis=0), support.weight) > MISMATCH:
             # What leaks from a class of many rows would outweigh a class of few: each row counts for its likeliest class alone.
             fit = fit._replace(beliefs=likeliest)
-        helps = of_fit < (1 + TIE) * of_source
-    explained = (explained_scatter(source, about_mean), explained_scatter(fit.beliefs, about_mean))
+        helps = of_fit < (1 + TIE) * of_source or alone < BLURRED * clear
+    explained = (alone, explained_scatter(fit.beliefs, about_mean))
     if not helps or explained[1] < (1 - guard) * explained[0]:
         return Alignment(source, np.zeros_like(fit.shift), False, explained)
     return Alignment(fit.beliefs, fit.shift, True, explained)
@@ -106,6 +114,30 @@ class Fit(NamedTuple):
 def apart(one: Float[np.ndarray, " classes"], other: Float[np.ndarray, " classes"]) -> float:
     """How far the proportions of two sets of class weights are apart: from 0 to 1 (total variation)."""
     return float(np.abs(one / one.sum() - other / other.sum()).sum() / 2)
+
+
+def held_out_temperature(support: Moments, x: Rows, aligned: Alignment, *, shrinkage: float, support_weight: float) -> float:
+    """What scores are divided by to be as sure as they are right, as far as that shows without a label of the query.
+
+    A classifier of the support and half of the query answers the other half, and the other way round. How often that is right is
+    taken from the alignment's beliefs, which have seen those rows and their neighbours; the mean probability is made as high.
+    """
+    first = np.zeros(len(x), dtype=bool)
+    first[evenly_ordered(x)[::2]] = True
+    within, scores = support.within, np.empty_like(aligned.beliefs)
+    for learned in (first, ~first):
+        query = Moments.of(x[learned], aligned.beliefs[learned])
+        weight = support_weight * support.weight + query.weight
+        means = (support_weight * (support.sums + support.weight[:, None] * aligned.shift) + query.sums) / weight[:, None]
+        rule = discriminant(means, (within + query.within) / (support.rows + query.rows), shrinkage)
+        scores[~learned] = x[~learned] @ rule.weights + rule.offsets
+    right = float(aligned.beliefs[np.arange(len(x)), scores.argmax(axis=1)].mean())
+    low, high = np.log(COLDEST), np.log(WARMEST)
+    for _ in range(20):
+        middle = (low + high) / 2
+        sure = float(softmax(scores / np.float32(np.exp(middle))).max(axis=1).mean())
+        low, high = (middle, high) if sure > right else (low, middle)
+    return float(np.exp((low + high) / 2))
 
 
 class Discriminant(NamedTuple):
@@ -170,10 +202,14 @@ def evenly_spread(unit: Float[np.ndarray, "n features"], most: int) -> Int[np.nd
     """At most so many rows, evenly spaced along one fixed direction, so that the order of the rows does not matter."""
     if len(unit) <= most:
         return np.arange(len(unit))
-    direction = np.random.default_rng(0).normal(size=(unit.shape[1],)).astype(np.float32)
-    order = np.argsort(unit @ direction, kind="stable")
-    chosen: NDArray[np.intp] = np.sort(order[np.linspace(0, len(unit) - 1, most, dtype=np.intp)])
+    chosen: NDArray[np.intp] = np.sort(evenly_ordered(unit)[np.linspace(0, len(unit) - 1, most, dtype=np.intp)])
     return chosen
+
+
+def evenly_ordered(x: Rows) -> Int[np.ndarray, " n"]:
+    """The rows along one fixed direction: an order that is theirs, whatever order they came in."""
+    direction = np.random.default_rng(0).normal(size=(x.shape[1],)).astype(np.float32)
+    return np.argsort(x @ direction, kind="stable")
 
 
 def spread_over(graph: Any, beliefs: Float[np.ndarray, "n classes"], spread: float) -> Float[np.ndarray, "n classes"]:

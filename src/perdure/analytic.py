@@ -18,14 +18,14 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from perdure import checkpoint as checkpoints
-from perdure.alignment import Discriminant, align, discriminant, softmax
+from perdure.alignment import COLDEST, WARMEST, Discriminant, align, discriminant, held_out_temperature, softmax
 from perdure.answers import InferredEnvironment, abstaining
 from perdure.errors import CheckpointError, InputError, NotSolvableYet, UnknownEnvironment
 from perdure.progress import Progress
 from perdure.settings import checked_settings, settings_from_json
 from perdure.statistics import Moments
 from perdure.streams import Environment, Label, Labels, Rows, as_label, as_labels, as_rows
-from perdure.waiting import Half, Queued, kind_of, refuse_misfits, refuse_one_class, refuse_one_row
+from perdure.waiting import Half, Queued, kind_of, only_row, refuse_misfits, refuse_one_class, refuse_one_row
 
 log = logging.getLogger("perdure")
 BLOCK = 4096
@@ -39,7 +39,7 @@ _MAY_BE_ZERO = frozenset({"support_weight", "spread", "rounds", "guard"})
 class AnalyticConfig:
     """Every choice of the analytic learner. docs/analytic.md says what each is worth, and how the defaults were chosen."""
 
-    power: float = 0.5
+    power: float = 1.0
     """Features are brought to sign(x)·|x|^power and then to length one."""
     alignment_shrinkage: float = 0.98
     """Of the covariance, while a query is given its pseudo-labels: from 0 (as it is) to 1 (a multiple of the identity)."""
@@ -55,12 +55,13 @@ class AnalyticConfig:
     """Of the covariance of the one classifier."""
     support_weight: float = 0.2
     """What a support row, moved to where the query lies, counts in its class's mean beside a query row."""
-    temperature: float = 8.0
-    """Scores are divided by it before they become probabilities."""
+    unknown_temperature: float = 0.35
+    """Where the environment is unknown, the part that is left of the temperature at which each is calibrated by itself: there
+    are more classes to share the probability. The more of all classes an environment holds, the less it is reduced."""
 
     def __post_init__(self) -> None:
         checked_settings(self, may_be_zero=_MAY_BE_ZERO)
-        for name in ("alignment_shrinkage", "shrinkage", "power", "support_weight", "guard"):
+        for name in ("alignment_shrinkage", "shrinkage", "power", "support_weight", "guard", "unknown_temperature"):
             if getattr(self, name) > 1:
                 raise InputError(f"`{name}` must be at most 1, got {getattr(self, name)}.")
         if self.spread >= 1:
@@ -94,6 +95,8 @@ class Remembered:
     adapted: bool
     explained: tuple[float, float]
     domain: str | None
+    temperature: float
+    """At which its own probabilities are as sure as they are right, by what was seen without labels."""
 
     @property
     def within(self) -> Float[np.ndarray, "features features"]:
@@ -179,13 +182,12 @@ class AnalyticLearner:
         name, began = environment.name, time.perf_counter()
         self._check(environment)
         arriving = self._joined(environment, more=more)
+        self._check_halves(name, arriving, all_here=not more and arriving.support is not None and bool(arriving.query))
         if more or arriving.support is None or not arriving.query:
             self._arriving[name] = arriving
             self._row_shape = next(half.x.shape[1:] for half in (environment.support, environment.query) if half is not None)
             return Queued(name, arriving.missing)
         query = np.concatenate(arriving.query)
-        refuse_one_class(name, arriving.classes)
-        refuse_one_row(name, "query", query)
         known = {label for each in self._remembered.values() for label in each.classes}
         returning = [label for label in arriving.classes if label in known]
         if returning:
@@ -222,6 +224,13 @@ class AnalyticLearner:
                 aligned.adapted,
                 aligned.explained,
                 arriving.domain,
+                held_out_temperature(
+                    arriving.support,
+                    query,
+                    aligned,
+                    shrinkage=config.shrinkage,
+                    support_weight=max(config.support_weight, NEXT_TO_NOTHING),
+                ),
             )
         )
         self._arriving.pop(name, None)
@@ -247,6 +256,16 @@ class AnalyticLearner:
             raise InputError(
                 f'The query of "{name}" arrived before this learner was saved, and data are never saved; give it again.'
             )
+
+    def _check_halves(self, name: str, arriving: Arriving, *, all_here: bool) -> None:
+        """Refuse a half that is whole and has too little in it."""
+        support = arriving.support
+        if support is not None and (all_here or "support" in arriving.whole):
+            if _are_one_row(support.sums.sum(axis=0), support.rows):
+                raise only_row(name, "support", round(support.rows))
+            refuse_one_class(name, arriving.classes)
+        if arriving.query and (all_here or "query" in arriving.whole):
+            refuse_one_row(name, "query", np.concatenate(arriving.query))
 
     def _a_label(self) -> list[Label]:
         """One label that was given before, if any was: all are of its kind."""
@@ -309,10 +328,18 @@ class AnalyticLearner:
             )
         return self._solved
 
-    def _log_odds(self, rows: Rows) -> Float[np.ndarray, "n cells"]:
+    def _log_odds(self, rows: Rows, temperature: float) -> Float[np.ndarray, "n cells"]:
         rule = self._solve().rule
-        log_odds: NDArray[np.float32] = (self._prepared(rows) @ rule.weights + rule.offsets) / np.float32(self.config.temperature)
+        log_odds: NDArray[np.float32] = (self._prepared(rows) @ rule.weights + rule.offsets) / np.float32(temperature)
         return log_odds
+
+    @property
+    def _temperature(self) -> float:
+        """Where the environment is unknown: that of all environments, less what more classes take of the probability."""
+        each = self._remembered.values()
+        share = float(np.mean([len(remembered.classes) for remembered in each])) / len(self.classes)
+        together = float(np.exp(np.mean([np.log(remembered.temperature) for remembered in each])))
+        return float(together * self.config.unknown_temperature ** (1 - share))
 
     # -- answering --------------------------------------------------------------------------------------------------------
 
@@ -356,16 +383,18 @@ class AnalyticLearner:
         `same_environment`: all rows come from one environment, which is not known; together they say which.
         """
         rows = self._checked_query(x)
+        solved, each = self._solve(), self._remembered.values()
         if environment is not None:
-            weights = np.array([name == self._of(environment).name for name in self.environments], dtype=np.float64)
+            weights = np.array([remembered is self._of(environment) for remembered in each], dtype=np.float64)
         elif same_environment:
             weights = self._environment_of_all(rows)
         else:
-            weights = np.ones(len(self._remembered))
-        solved = self._solve()
+            weights = np.ones(len(each))
+        known = environment is not None or same_environment
+        own = float(np.exp(sum(w * np.log(remembered.temperature) for w, remembered in zip(weights, each, strict=True))))
         with np.errstate(divide="ignore"):
             prior = np.log(weights).astype(np.float32)[solved.environment]
-        return self._in_blocks(rows, prior, solved.label, len(self.classes))
+        return self._in_blocks(rows, prior, solved.label, len(self.classes), own if known else self._temperature)
 
     def transform(self, x: Any, environment: str) -> Float[np.ndarray, "n features"]:
         """Features of rows of this environment, moved to where its support lies."""
@@ -377,16 +406,16 @@ class AnalyticLearner:
         """Which environment each row seems to come from, and how sure that is."""
         rows, solved = self._checked_query(x), self._solve()
         nothing = np.zeros(len(solved.label), dtype=np.float32)
-        probabilities = self._in_blocks(rows, nothing, solved.environment, len(self._remembered))
+        probabilities = self._in_blocks(rows, nothing, solved.environment, len(self._remembered), self._temperature)
         best = probabilities.argmax(axis=1)
         return InferredEnvironment(np.array(self.environments)[best], probabilities.max(axis=1), probabilities)
 
     def _environment_of_all(self, rows: Rows) -> Float[np.ndarray, " environments"]:
         """How likely each environment is where all rows come from: their densities multiply."""
-        solved = self._solve()
+        solved, temperature = self._solve(), self._temperature
         evidence = np.zeros(len(self._remembered))
         for begin in range(0, len(rows), BLOCK):
-            log_odds = self._log_odds(rows[begin : begin + BLOCK])
+            log_odds = self._log_odds(rows[begin : begin + BLOCK], temperature)
             for place in range(len(evidence)):
                 own = log_odds[:, solved.environment == place]
                 evidence[place] += float((torch.from_numpy(own).logsumexp(dim=1) - np.log(own.shape[1])).double().sum())
@@ -394,13 +423,20 @@ class AnalyticLearner:
         return likely / float(likely.sum())
 
     def _in_blocks(
-        self, rows: Rows, prior: Float[np.ndarray, " cells"], group: Int[np.ndarray, " cells"], groups: int
+        self,
+        rows: Rows,
+        prior: Float[np.ndarray, " cells"],
+        group: Int[np.ndarray, " cells"],
+        groups: int,
+        temperature: float,
     ) -> Float[np.ndarray, "n groups"]:
         """Probabilities of the cells, added up over those of each group."""
         member = np.zeros((len(group), groups), dtype=np.float32)
         member[np.arange(len(group)), group] = 1
         blocks = (rows[begin : begin + BLOCK] for begin in range(0, len(rows), BLOCK))
-        answers: NDArray[np.float32] = np.concatenate([softmax(self._log_odds(block) + prior) @ member for block in blocks])
+        answers: NDArray[np.float32] = np.concatenate(
+            [softmax(self._log_odds(block, temperature) + prior) @ member for block in blocks]
+        )
         return answers
 
     def _of(self, environment: str) -> Remembered:
@@ -409,7 +445,7 @@ class AnalyticLearner:
         if environment in self._arriving:
             half = self._arriving[environment].missing
             raise NotSolvableYet(
-                f'"{environment}" waits for its {half}; it is queued. Add it with `learn(...)` '
+                f'"{environment}" waits for its {half}; it is queued. Add the {half} with `learn(...)` '
                 f'or drop it with `forget("{environment}")`.'
             )
         raise UnknownEnvironment(f'No environment is called "{environment}". Learned so far: {self.environments}.')
@@ -478,6 +514,7 @@ class AnalyticLearner:
                     "name": each.name,
                     "classes": each.classes,
                     "domain": each.domain,
+                    "temperature": each.temperature,
                     "adapted": each.adapted,
                     "explained": each.explained,
                 }
@@ -537,6 +574,7 @@ class AnalyticLearner:
                 _truth(entry["adapted"]),
                 (source, adapted),
                 _domain(entry["domain"]),
+                _temperature(entry["temperature"]),
             )
             expected |= {f"environments.{i}.{half}.{part}" for half in ("support", "query") for part in _PARTS}
             expected.add(f"environments.{i}.shift")
@@ -588,14 +626,25 @@ def _labels(values: Any) -> list[Label]:
 
 
 def _lone(classes: list[Label], support: Moments) -> list[Label]:
-    """Classes whose rows are all the same, be it because there is one: rows have length one, so their sum is as long as many."""
-    lengths = np.linalg.norm(support.sums, axis=1)
-    return [label for label, length, rows in zip(classes, lengths, support.weight, strict=True) if length > (1 - 1e-6) * rows]
+    """Classes whose rows are all the same, be it because there is one."""
+    each = zip(classes, support.sums, support.weight, strict=True)
+    return [label for label, total, rows in each if _are_one_row(total, float(rows))]
+
+
+def _are_one_row(total: Float[np.ndarray, " features"], rows: float) -> bool:
+    """Whether so many rows with this sum are all the same: each has length one, so that only then the sum is as long as many."""
+    return float(np.linalg.norm(total)) > (1 - 1e-6) * rows
 
 
 def _truth(value: Any) -> bool:
     if type(value) is not bool:
         raise ValueError(f"expected true or false, got {value!r}")
+    return value
+
+
+def _temperature(value: Any) -> float:
+    if type(value) is not float or not COLDEST <= value <= WARMEST:
+        raise ValueError(f"expected a temperature from {COLDEST} to {WARMEST}, got {value!r}")
     return value
 
 
