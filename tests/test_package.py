@@ -196,7 +196,16 @@ for name, rows in {"camera a": y < 2, "camera b": (y == 2) | (y == 3)}.items():
     right = (learner.predict(shaded[rows], environment=name) == y[rows]).mean()
     assert right > 0.95, f"{right:.0%} of the rows of {name} are answered right"
 assert learner.predict(shaded[:2], environment="camera a").tolist() == [0, 1]
-"""
+""",
+    "your-data.md": """
+before, after = ((each.predict(new) == answers).mean() for each in (unadapted, adapted))
+assert before + 0.04 < after, (before, after)
+assert adapted.adapted == {"from above": True}
+assert validators.proxy_a_distance(x, new) > 1.9
+assert unanswered[answers >= 8].mean() > 0.2 + unanswered[answers < 8].mean() > 0.25  # "right ones among them"
+features, classes = 2048, 31
+assert round(8e-6 * (features * (features + 1) + 2 * classes * (features + 1) + features), 1) == 34.6  # as in bytes_held
+""",
 }
 """What a reader takes from a snippet beyond that it runs."""
 
