@@ -265,6 +265,13 @@ def test_visdas_lists_decide(visda: Path, caplog: pytest.LogCaptureFixture) -> N
     assert scenario.answers.transductive["train→test"].tolist() == ["horse", "aeroplane", "aeroplane"]
 
 
+def test_a_folder_of_two_classes_names_neither(visda: Path) -> None:
+    for domain in ("train", "validation"):
+        (visda / domain / "image_list.txt").unlink()
+    (visda / "test" / "image_list.txt").write_text("trunk00/a.png 4\ntrunk00/b.png 0\n")
+    assert layouts.read(visda).classes == ["0", "4"]
+
+
 @pytest.mark.parametrize("where", ["", "image_list", "splits"])
 def test_domainnets_lists_keep_its_test_pictures_aside(tmp_path: Path, where: str) -> None:
     (tmp_path / where).mkdir(exist_ok=True)

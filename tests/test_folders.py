@@ -155,7 +155,10 @@ def test_broken_pictures_leave_no_row(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out.npz").exists()
     done = write_pictures(folder, tmp_path / "out.npz", Colours(), broken="skip", progress=False)
     assert (done.rows, len(done.broken)) == (7, 1)
-    assert frozen.load(tmp_path / "out.npz").x[:, 0].tolist() == [100, 110, 120, 130, 10, 20, 30]
+    features = frozen.load(tmp_path / "out.npz")
+    assert features.x[:, 0].tolist() == [100, 110, 120, 130, 10, 20, 30]
+    assert features.classes.tolist() == ["cat", "cat", "dog", "dog", "cat", "dog", "dog"]
+    assert features.domains.tolist() == ["Real World"] * 4 + ["amazon"] * 3
 
 
 def test_features_too_large_for_the_form_are_refused_and_nothing_is_written(folder: Path, tmp_path: Path) -> None:
