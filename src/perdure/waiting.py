@@ -103,8 +103,13 @@ def refuse_misfits(environment: Environment, row_shape: tuple[int, ...] | None, 
 def refuse_one_row(name: str, what: Half, x: Rows) -> None:
     """A half that is one row, repeated or not: the mean of a stream is kept, and must not be a row."""
     if (x == x[0]).all():
-        holds = "has one single row" if len(x) == 1 else f"holds the same row {len(x)} times"
-        raise InputError(f'The {what} of "{name}" {holds}; adapting needs at least two different ones, better dozens.')
+        raise only_row(name, what, len(x))
+
+
+def only_row(name: str, what: Half, times: int) -> InputError:
+    """Says so."""
+    holds = "has one single row" if times == 1 else f"holds the same row {times} times"
+    return InputError(f'The {what} of "{name}" {holds}; adapting needs at least two different ones, better dozens.')
 
 
 def refuse_one_class(name: str, classes: Sequence[Label]) -> None:
