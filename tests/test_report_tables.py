@@ -240,7 +240,7 @@ def test_each_column_of_a_remark_counts_once_however_many_seeds_it_has() -> None
     kept = {"own": {"a": 0.8}, "recognised": {"transductive": 0.9}}
     results = {made.planned(row, many, s).key: result({GIVEN: matrix([0.9], [0.5, 0.5])}, **forgot) for s in row.seeds}
     results[made.planned(row, few, 0).key] = result({GIVEN: matrix([0.9], [0.9, 0.9])}, **kept)
-    assert made.remarks(results, row) == {"forgetting": "20.0", "own f": "50.0", "recognised": "50.0"}
+    assert made.remarks(results, row, GIVEN) == {"forgetting": "20.0", "own f": "50.0", "recognised": "50.0", "ECE": ""}
 
 
 def test_what_cannot_forget_has_no_forgetting() -> None:
@@ -249,7 +249,7 @@ def test_what_cannot_forget_has_no_forgetting() -> None:
     made = table([column], rows)
     for row in rows:
         results = {made.planned(row, column, 0).key: result({GIVEN: at_the_end(0.5, 0.7)})}
-        assert made.remarks(results, row) == {"forgetting": "", "own f": "", "recognised": ""}
+        assert made.remarks(results, row, GIVEN) == {"forgetting": "", "own f": "", "recognised": "", "ECE": ""}
 
 
 def test_the_papers_row_must_have_a_number_for_every_column_and_mean() -> None:

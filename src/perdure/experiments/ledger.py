@@ -180,6 +180,7 @@ class Planned:
             seconds=measured.run.seconds,
             bytes=measured.bytes,
             computed_with=computed_with,
+            numbers={"calibration": measured.calibration} if measured.calibration else {},
         )
 
 
@@ -198,7 +199,7 @@ class Result:
     """What the learner holds at the end."""
     computed_with: Mapping[str, str]
     numbers: Mapping[str, Any] = field(default_factory=dict)
-    """What a study found; empty for a run that was scored."""
+    """What a study found; of a run that was scored, what stands beside its accuracies."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; null where nothing was scored."""

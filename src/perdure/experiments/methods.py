@@ -14,8 +14,8 @@ from perdure.analytic import AnalyticConfig, AnalyticLearner
 from perdure.errors import InputError, NotSolvableYet, UnknownEnvironment
 from perdure.experiments.backbones import BACKBONES, BackboneName
 from perdure.experiments.lower_bounds import lda, nearest_class_mean, source_only
-from perdure.experiments.runner import PROTOCOLS, Learner, Run, run
-from perdure.metrics import accuracy
+from perdure.experiments.runner import PROTOCOLS, Learner, Run, held_out, run
+from perdure.metrics import accuracy, expected_calibration_error
 from perdure.progress import Progress
 from perdure.streams import Environment, Labels, Query, Rows, Scenario, Support, as_labels
 from perdure.variational import VariationalConfig, VariationalLearner
@@ -223,6 +223,8 @@ class Measured:
     """Environment → accuracy of its snapshot's own f, among its own classes, on the queries that were adapted to."""
     bytes: int
     """All that the learner holds at the end."""
+    calibration: dict[str, float]
+    """Protocol → expected calibration error at the end, over the rows of all environments; of the analytic learner."""
 
 
 def measure(method: Method, scenario: Scenario, *, device: str = "cpu", progress: Progress = None) -> Measured:
@@ -241,7 +243,23 @@ def measure(method: Method, scenario: Scenario, *, device: str = "cpu", progress
     )
     own = _own_accuracy(learner, scenario) if isinstance(learner, VariationalLearner) else {}
     held = learner.bytes_held if isinstance(learner, (VariationalLearner, AnalyticLearner, OneForEach, AllAtOnce)) else {}
-    return Measured(measured, own, sum(held.values()))
+    calibration = _calibration(learner, scenario) if isinstance(learner, AnalyticLearner) else {}
+    return Measured(measured, own, sum(held.values()), calibration)
+
+
+def _calibration(learner: AnalyticLearner, scenario: Scenario) -> dict[str, float]:
+    """How far confidence is from accuracy under every protocol."""
+    classes, found = np.array(learner.classes), {}
+    for queries, sets in held_out(scenario).items():
+        for given in (True, False):
+            sure, right = [], []
+            for name, (x, truth) in sets.items():
+                proba = learner.predict_proba(x, name if given else None)
+                sure.append(proba.max(axis=1))
+                right.append(classes[proba.argmax(axis=1)] == truth)
+            error = expected_calibration_error(np.concatenate(sure), np.concatenate(right))
+            found[f"environment {'given' if given else 'unknown'}, {queries}"] = error
+    return found
 
 
 def _own_accuracy(learner: VariationalLearner, scenario: Scenario) -> dict[str, float]:

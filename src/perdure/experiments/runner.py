@@ -91,9 +91,9 @@ def run(
     once, at the end: the cost of an unknown environment grows with the square of their number.
     """
     names = tuple(environment.name for environment in scenario.environments)
-    held_out = _held_out(scenario)
+    scored = held_out(scenario)
     asked = [protocol for protocol in PROTOCOLS if protocol in every_stage or protocol in last_stage]
-    values = {protocol: np.full((len(names), len(names)), np.nan) for protocol in asked if protocol.queries in held_out}
+    values = {protocol: np.full((len(names), len(names)), np.nan) for protocol in asked if protocol.queries in scored}
     seconds = []
     for stage, environment in enumerate(scenario.environments):
         began = time.perf_counter()
@@ -104,19 +104,20 @@ def run(
             if protocol not in every_stage and stage < len(names) - 1:
                 continue
             for i, name_i in enumerate(names):
-                if name_i in known and name_i in held_out[protocol.queries]:
-                    x, truth = held_out[protocol.queries][name_i]
+                if name_i in known and name_i in scored[protocol.queries]:
+                    x, truth = scored[protocol.queries][name_i]
                     matrix[stage, i] = accuracy(learner.predict(x, name_i if protocol.environment == "given" else None), truth)
     return Run(
         learner=name or type(learner).__name__,
         scenario=scenario.name,
         accuracy={protocol: AccuracyMatrix(names, matrix) for protocol, matrix in values.items()},
-        inference_accuracy=_inference_accuracy(learner, held_out),
+        inference_accuracy=_inference_accuracy(learner, scored),
         seconds=tuple(seconds),
     )
 
 
-def _held_out(scenario: Scenario) -> HeldOut:
+def held_out(scenario: Scenario) -> HeldOut:
+    """What a scenario's learners are scored on."""
     answers = scenario.answers
     adapted = {e.name: (e.query.x, as_labels(answers.transductive[e.name])) for e in scenario.environments if e.query is not None}
     kept_aside = {name: (rows.x, rows.y) for name, rows in answers.inductive.items()}
@@ -131,7 +132,7 @@ class InfersEnvironments(typing.Protocol):
         """The environment of each row; raises `NotSolvableYet` where it is not set up to tell."""
 
 
-def _inference_accuracy(learner: Learner, held_out: HeldOut) -> dict[str, float]:
+def _inference_accuracy(learner: Learner, scored: HeldOut) -> dict[str, float]:
     if not isinstance(learner, InfersEnvironments):
         return {}
     known = set(learner.environments)
@@ -146,7 +147,7 @@ def _inference_accuracy(learner: Learner, held_out: HeldOut) -> dict[str, float]
                     ]
                 )
             )
-            for queries, rows in held_out.items()
+            for queries, rows in scored.items()
         }
     except NotSolvableYet:  # it keeps no encoders
         return {}

@@ -131,15 +131,17 @@ class Table:
             cells.append(Cell(means, max(cell.planned for cell in averaged)))
         return cells
 
-    def remarks(self, results: Results, row: Row) -> dict[str, str]:
-        """What the accuracies leave out: forgetting, the snapshots' own f, recognition.
+    def remarks(self, results: Results, row: Row, protocol: Protocol) -> dict[str, str]:
+        """What the accuracies leave out: forgetting, the snapshots' own f, recognition, calibration error under this protocol.
 
         Each is the mean over the columns that are there, each counting once, of the mean over its seeds.
         """
         given = Protocol("given", "transductive")
-        of_columns: dict[str, list[float]] = {"forgetting": [], "own f": [], "recognised": []}
+        of_columns: dict[str, list[float]] = {"forgetting": [], "own f": [], "recognised": [], "ECE": []}
+        inductive = protocol.queries == "inductive"
         for column in self.columns:
-            keys = [self.planned(row, column, seed).key for seed in _for_column(row.seeds, column)]
+            seeds = _for_column(row.inductive_seeds if inductive else row.seeds, column)
+            keys = [self.planned(row, column, seed, inductive=inductive).key for seed in seeds]
             found = [results[key] for key in keys if key in results]
             of_seeds = {
                 "forgetting": [
@@ -148,7 +150,8 @@ class Table:
                     if given in result.accuracy and row.method.kind == "continual"
                 ],
                 "own f": [float(np.mean(list(result.own.values()))) for result in found if result.own],
-                "recognised": [result.recognised["transductive"] for result in found if "transductive" in result.recognised],
+                "recognised": [result.recognised[protocol.queries] for result in found if protocol.queries in result.recognised],
+                "ECE": [result.numbers["calibration"][str(protocol)] for result in found if "calibration" in result.numbers],
             }
             for name, values in of_seeds.items():
                 of_columns[name] += [float(np.mean(values))] if values else []
@@ -192,6 +195,8 @@ class Table:
         extras = ["forgetting", "own f"] if shown else ["recognised"] if protocol.environment == "unknown" else []
         if protocol.queries == "inductive":
             extras = []
+        if any(self.remarks(results, row, protocol)["ECE"] for row in self.rows):
+            extras.append("ECE")
         header = ["", *(column.label for column in self.columns), *self.means, *extras]
         body = []
         for row in self.rows:
@@ -201,7 +206,7 @@ class Table:
                 continue
             counts = {len(cell.values) for cell in cells if cell.values}
             seeds = "" if counts <= {1} else f" ({'–'.join(str(n) for n in sorted({min(counts), max(counts)}))} seeds)"
-            remarks = self.remarks(results, row) if extras else {}
+            remarks = self.remarks(results, row, protocol) if extras else {}
             body.append([row.label + seeds, *map(str, cells), *(remarks[name] for name in extras)])
             if quoted:
                 body.append(["  the paper", *quoted, *([""] * len(extras))])
@@ -228,6 +233,11 @@ class Table:
             ),
             *(f"joint training: {steps:,} steps in all after the same warm-up" for steps in sorted(joint)),
             *self.notes,
+            *(
+                ["ECE: expected calibration error in %, 15 bins, over the rows of all environments together"]
+                if any("calibration" in result.numbers for result in there)
+                else []
+            ),
             f"{len(there)} of {len(tasks)} runs are there"
             + (f"; {hours:.1f} hours of one process, on {', '.join(devices)}" if there else ""),
         ]
