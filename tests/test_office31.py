@@ -1,6 +1,5 @@
 """The paper's learner on real features at the paper's budget. Slow: about two minutes a learner on one core."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,12 @@ from perdure.experiments.runner import Protocol
 from perdure.scenarios import office31
 
 PAPERS = Protocol("given", "transductive")
-DATA = Path(os.environ.get("PERDURE_DATA", "../shared/data")) / "office31_resnet50.npz"
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not DATA.exists(), reason=f"{DATA} is not there; set PERDURE_DATA to the folder that holds it"),
-]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def real(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_DATA", str(data))
 
 
 def test_dslr_to_amazon_is_learned_kept_and_solved_as_well_as_by_each_snapshot() -> None:
