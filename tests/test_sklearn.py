@@ -209,9 +209,12 @@ def test_a_query_with_other_features_is_named_as_the_culprit(wines: Wines) -> No
 
 
 def test_an_unknown_environment_is_refused(wines: Wines) -> None:
-    x, y, new, _ = wines
+    x, y, new, answers = wines
+    classifier = PerdureClassifier().fit(x, y)
     with pytest.raises(UnknownEnvironment, match='No environment is called "farm"'):
-        PerdureClassifier().fit(x, y).predict(new, environment="farm")
+        classifier.predict(new, environment="farm")
+    with pytest.raises(UnknownEnvironment, match='No environment is called "farm"'):
+        classifier.score(new, answers, environment="farm")
 
 
 def test_one_feature_is_refused_by_the_analytic_learner_alone() -> None:
@@ -301,6 +304,7 @@ def test_a_grid_is_searched_by_what_the_scorer_says(wines: Wines) -> None:
 
     by_hand = [np.mean([looks(config, train) for train, _ in folds]) for config in configs]
     np.testing.assert_allclose(search.cv_results_["mean_test_score"], by_hand, rtol=1e-6)
+    assert len(set(by_hand)) == 3
     assert search.best_params_ == {"learner": configs[int(np.argmax(by_hand))]}
     assert search.score(x, y) == pytest.approx(looks(search.best_params_["learner"]))
 
