@@ -16,7 +16,7 @@ from pyarrow import csv, parquet
 from sklearn.datasets import load_digits
 
 from perdure.errors import InputError
-from perdure.inputs.tables import Features, check_writable, read_table, replacing, write_csv, write_table
+from perdure.inputs.tables import Features, check_writable, read_parts, read_table, replacing, write_csv, write_table
 
 DIGITS = load_digits()
 X = DIGITS.data[:120].astype(np.float32)
@@ -108,6 +108,33 @@ def test_no_cell_becomes_a_python_object(tmp_path: Path, monkeypatch: pytest.Mon
         np.testing.assert_allclose(table.x, x, rtol=1e-6)
         # A matrix, its finiteness and one column on the way; a Python float and its place in a list would be 32 bytes a cell.
         assert peak < 12 * x.size, f"{peak / x.size:.1f} bytes a cell"
+
+
+@pytest.mark.parametrize("name", ["digits.parquet", "digits.csv"])
+def test_parts_are_the_table_piece_by_piece(tmp_path: Path, name: str) -> None:
+    if name.endswith("csv"):
+        csv.write_csv(digits(), tmp_path / name)
+    else:
+        parquet.write_table(digits().select(["digit", *reversed(NAMES)]), tmp_path / name, row_group_size=50)
+    like = Features(64, NAMES)
+    parts = list(read_parts(tmp_path / name, label="digit", like=like, rows=32))
+    assert max(len(part.x) for part in parts) == 32
+    np.testing.assert_array_equal(np.concatenate([part.x for part in parts]), X)
+    assert np.concatenate([part.y for part in parts]).tolist() == Y.tolist()
+    assert all(part.features == like for part in parts)
+    with pytest.raises(InputError, match='has no label column "kind"'):
+        next(read_parts(tmp_path / name, label="kind"))
+
+
+def test_what_is_wrong_in_a_later_part_is_named_by_its_row_of_the_file(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"a": [*range(20), None, 3.0]}), tmp_path / "late.parquet")
+    parts = read_parts(tmp_path / "late.parquet", rows=8)
+    assert [len(next(parts).x), len(next(parts).x)] == [8, 8]
+    with pytest.raises(InputError, match=r'late\.parquet: column "a" has no value \(or NaN\) in row 21'):
+        next(parts)
+    parquet.write_table(pa.table({"a": pa.array([], pa.float32())}), tmp_path / "none.parquet")
+    with pytest.raises(InputError, match="has columns but no rows"):
+        next(read_parts(tmp_path / "none.parquet"))
 
 
 def test_labels_left_out_are_not_read(tmp_path: Path) -> None:
