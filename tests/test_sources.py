@@ -18,7 +18,7 @@ from pyarrow import csv, parquet
 from tiny_backbones import Colours, save
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from perdure import Environment, InputError, VariationalConfig, VariationalLearner
+from perdure import AnalyticLearner, Environment, InputError, VariationalConfig, VariationalLearner
 from perdure.inputs import Reader, sources
 from perdure.streams import as_rows
 
@@ -149,6 +149,21 @@ def test_parts_hold_no_more_than_a_piece_in_memory(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert rows == 100_000
     assert peak < 8 * 4 * 64 * 2000, f"{peak / (4 * 64 * 2000):.1f} pieces"  # all of it would be 50
+
+
+def test_pieces_teach_the_analytic_learner_what_the_whole_does(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = np.repeat(["cat", "dog", "yak"], 40)
+    x = (rng.normal(size=(120, 6)) + 2 * np.eye(6)[np.searchsorted(["cat", "dog", "yak"], y)]).astype(np.float32)
+    shuffled = rng.permutation(120)
+    x, y, query = x[shuffled], y[shuffled], (x + 0.5)[::2]
+    parquet.write_table(pa.table({**{f"f{j}": x[:, j] for j in range(6)}, "kind": y}), tmp_path / "s.parquet")
+    whole, pieces = AnalyticLearner(), AnalyticLearner()
+    whole.learn(Environment("b", Reader(label="kind").support(tmp_path / "s.parquet"), Reader().query(query)))
+    for part, more in Reader(label="kind", rows=17).parts("b", tmp_path / "s.parquet", iter(np.array_split(query, 7))):
+        pieces.learn(part, more=more)
+    np.testing.assert_allclose(pieces.predict_proba(query, "b"), whole.predict_proba(query, "b"), atol=1e-5)
+    assert (pieces.predict(query) == whole.predict(query)).all()
 
 
 # More than fits into memory
