@@ -501,6 +501,7 @@ def test_a_save_that_lies_is_refused(tmp_path: Path) -> None:
 
     refused('"adapted": true', '"adapted": 1')
     refused('"yak"', "7")
+    refused('"cow",\n    "hen",\n    "pig"', "1, 2, 3")  # whole numbers beside strings
     refused('"name": "zoo"', '"name": "farm"')
     refused('"cat"', '"dog"')
     refused('"row_shape": [\n  6\n ]', '"row_shape": [\n  5\n ]')
