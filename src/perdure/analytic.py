@@ -55,7 +55,7 @@ class AnalyticConfig:
     """Of the covariance of the one classifier."""
     support_weight: float = 0.2
     """What a support row, moved to where the query lies, counts in its class's mean beside a query row."""
-    unknown_temperature: float = 0.35
+    unknown_temperature: float = 0.4
     """Where the environment is unknown, the part that is left of the temperature at which each is calibrated by itself: there
     are more classes to share the probability. The more of all classes an environment holds, the less it is reduced."""
 
