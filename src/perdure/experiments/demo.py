@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from perdure.progress import Progress, progress_bar
 from perdure.scenarios.digits import TASKS, digits
 from perdure.streams import Rows, Scenario
 from perdure.variational import VariationalConfig, VariationalLearner, generative_replay, optimal_baseline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SOURCE_ONLY, NO_REPLAY, PAPER, ANALYTIC = "source-only", "no replay", "the paper's method", "the analytic learner"
 RIVALS = (SOURCE_ONLY, NO_REPLAY)
@@ -146,6 +149,15 @@ def conclusion(runs: Runs) -> str:
 
 
 def picture(runs: Runs, scenario: Scenario, path: Path) -> None:
+    """Write it in place of what is there."""
+    figure = drawn(runs, scenario)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        whole = Path(folder) / path.name
+        figure.savefig(whole, dpi=150)
+        os.replace(whole, path)
+
+
+def drawn(runs: Runs, scenario: Scenario) -> Figure:
     """Examples of both domains; below, a panel a method: accuracy on each environment after every stage, mean of the seeds."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
@@ -167,7 +179,7 @@ def picture(runs: Runs, scenario: Scenario, path: Path) -> None:
         for i, name in enumerate(names):
             colour = colormaps["viridis"](0.9 * i / max(len(names) - 1, 1))
             panel.plot(stages, values[:, i], marker="o", markersize=4, color=colour, label=name, clip_on=False)
-        panel.set_title(f"{method}: {100 * np.nanmean(values[-1]):.0f} % at the end", fontsize=11)
+        panel.set_title(f"{method}\n{100 * np.nanmean(values[-1]):.1f} % at the end", fontsize=11)
         panel.set_xticks(stages)
         panel.grid(axis="y", color="0.9")
         panel.spines[["top", "right"]].set_visible(False)
@@ -177,10 +189,7 @@ def picture(runs: Runs, scenario: Scenario, path: Path) -> None:
     seeds = len(next(iter(runs.values())))
     below.supxlabel(f"environments learned  ({SHOWN}; {f'mean of {seeds} seeds' if seeds > 1 else 'one seed'})", fontsize=10)
     below.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        whole = Path(folder) / path.name
-        figure.savefig(whole, dpi=150)
-        os.replace(whole, path)
+    return figure
 
 
 def _examples(scenario: Scenario) -> tuple[list[Rows], list[Rows]]:
