@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import numpy as np
 import pytest
 
 from perdure import InputError
-from perdure.metrics import AccuracyMatrix, accuracy, environment_inference_accuracy, expected_calibration_error
+from perdure.metrics import (
+    AccuracyMatrix,
+    accuracy,
+    coverage_risk,
+    environment_inference_accuracy,
+    expected_calibration_error,
+)
 
 NAN = float("nan")
 
@@ -133,10 +140,98 @@ def test_confidence_of_zero_has_a_bin() -> None:
 
 @pytest.mark.parametrize("confidence", [[1.2], [NAN], []])
 def test_confidence_must_be_probabilities(confidence: list[float]) -> None:
-    with pytest.raises(InputError, match="probabilities between 0 and 1"):
-        expected_calibration_error(np.array(confidence, dtype=float), np.ones(len(confidence), dtype=bool))
+    for measure in (expected_calibration_error, coverage_risk):
+        with pytest.raises(InputError, match="probabilities between 0 and 1"):
+            measure(np.array(confidence, dtype=float), np.ones(len(confidence), dtype=bool))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_there_must_be_a_confidence_for_each_answer(rows: int) -> None:
+    for measure in (expected_calibration_error, coverage_risk):
+        unchecked = inspect.unwrap(measure)  # as where shapes are not checked
+        with pytest.raises(InputError, match=rf"a confidence for each answer; got shapes \(2,\) and \({rows},\)"):
+            unchecked(np.array([0.5, 0.6]), np.ones(rows, dtype=bool))
 
 
 def test_calibration_needs_a_bin() -> None:
     with pytest.raises(InputError, match="`bins` must be at least 1, got 0"):
         expected_calibration_error(np.array([0.5]), np.array([True]), bins=0)
+
+
+def test_coverage_risk_equals_hand_computed_values() -> None:
+    # The surest first: 0.9 right, 0.7 wrong, 0.6 right, 0.5 right, 0.2 wrong.
+    confidence, right = np.array([0.2, 0.9, 0.6, 0.7, 0.5]), np.array([False, True, True, False, True])
+    curve = coverage_risk(confidence, right)
+    np.testing.assert_array_equal(curve.threshold, [0.9, 0.7, 0.6, 0.5, 0.2])
+    np.testing.assert_allclose(curve.coverage, [1 / 5, 2 / 5, 3 / 5, 4 / 5, 1])
+    np.testing.assert_allclose(curve.error, [0, 1 / 2, 1 / 3, 1 / 4, 2 / 5])
+    assert curve.area == pytest.approx((0 + 1 / 2 + 1 / 3 + 1 / 4 + 2 / 5) / 5)
+
+
+def test_rows_of_the_same_confidence_are_answered_together_whatever_their_order() -> None:
+    # 0.9 right; then three of 0.8, two of them wrong; then 0.1 right.
+    confidence, right = np.array([0.8, 0.9, 0.8, 0.1, 0.8]), np.array([False, True, True, True, False])
+    for order in ([0, 1, 2, 3, 4], [2, 4, 3, 1, 0]):
+        curve = coverage_risk(confidence[order], right[order])
+        np.testing.assert_array_equal(curve.threshold, [0.9, 0.8, 0.1])
+        np.testing.assert_allclose(curve.coverage, [1 / 5, 4 / 5, 1])
+        np.testing.assert_allclose(curve.error, [0, 2 / 4, 2 / 5])
+        assert curve.area == pytest.approx((0 + 3 * 2 / 4 + 2 / 5) / 5)  # each of the three counts
+        assert [curve.at_coverage(least) for least in (0.1, 0.2, 0.21, 0.8, 1.0)] == pytest.approx([0, 0, 0.5, 0.5, 0.4])
+
+
+def test_confidence_that_says_nothing_leaves_the_error_as_it_is() -> None:
+    curve = coverage_risk(np.full(10, 0.7), np.arange(10) < 8)
+    assert curve.coverage.tolist() == [1.0]
+    assert (curve.area, curve.at_coverage(0.1)) == pytest.approx((0.2, 0.2))
+
+
+def test_the_area_is_least_where_every_wrong_answer_is_less_sure_than_every_right_one() -> None:
+    # Three right ones, then errors of 1/4 and 2/5; the other way round 1, 1, 2/3, 2/4 and 2/5.
+    confidence, right = np.linspace(1, 0, 5), np.arange(5) < 3
+    assert coverage_risk(confidence, right).area == pytest.approx((1 / 4 + 2 / 5) / 5)
+    assert coverage_risk(1 - confidence, right).area == pytest.approx((1 + 1 + 2 / 3 + 2 / 4 + 2 / 5) / 5)
+
+
+def test_one_row_is_a_curve() -> None:
+    curve = coverage_risk(np.array([0.0]), np.array([False]))
+    assert (curve.coverage.tolist(), curve.error.tolist(), curve.area) == ([1.0], [1.0], 1.0)
+
+
+def test_a_threshold_answers_what_is_as_sure_as_that_or_more() -> None:
+    curve = coverage_risk(np.array([0.9, 0.8, 0.7], dtype=np.float32), np.array([True, False, True]))
+    # 0.9 is a little less in single precision; `abstain_below=0.9` answers such a row all the same.
+    assert curve.abstaining(0.9) == pytest.approx((1 / 3, 0))
+    assert curve.abstaining(0.8) == pytest.approx((2 / 3, 1 / 2))
+    assert curve.abstaining(0.75) == pytest.approx((2 / 3, 1 / 2))
+    assert curve.abstaining(0.0) == pytest.approx((1, 1 / 3))
+    assert curve.abstaining(0.95) == (0, None)
+
+
+def test_tenths_of_the_rows_are_those_rows() -> None:
+    # Of ten rows only the third surest is wrong: the error at 30 % is 1/3, although 3 * 0.1 is not 0.3 in a computer.
+    curve = coverage_risk(np.linspace(1, 0.1, 10), np.arange(10) != 2)
+    for tenths in range(1, 11):
+        expected = 1 / tenths if tenths > 2 else 0
+        assert curve.at_coverage(tenths * 0.1 if tenths < 10 else 1.0) == pytest.approx(expected)
+
+
+def test_json_of_a_curve_holds_tenths_its_area_and_thresholds() -> None:
+    # Of two rows the surer, of 0.8, is right.
+    entry = json.loads(json.dumps(coverage_risk(np.array([0.8, 0.4]), np.array([True, False])).to_json(), allow_nan=False))
+    assert entry == {
+        "coverage": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0],
+        "error": [0, 0, 0, 0, 0, 0.5, 0.5, 0.5, 0.5, 0.5],
+        "area": 0.25,
+        "abstain_below": {
+            "0.5": {"coverage": 0.5, "error": 0},
+            "0.8": {"coverage": 0.5, "error": 0},
+            "0.9": {"coverage": 0, "error": None},
+        },
+    }
+
+
+@pytest.mark.parametrize("least", [0.0, 1.1, NAN])
+def test_a_coverage_is_a_fraction_of_the_rows(least: float) -> None:
+    with pytest.raises(InputError, match=f"above 0 and at most 1, got {least}"):
+        coverage_risk(np.array([0.5]), np.array([True])).at_coverage(least)

@@ -34,12 +34,77 @@ def expected_calibration_error(confidence: Float[np.ndarray, " n"], right: Bool[
     """
     if bins < 1:
         raise InputError(f"`bins` must be at least 1, got {bins}.")
-    if len(confidence) == 0 or not ((confidence >= 0) & (confidence <= 1)).all():
-        held = f"{confidence.min():.4g} to {confidence.max():.4g}" if len(confidence) else "none"
-        raise InputError(f"`confidence` must hold probabilities between 0 and 1, at least one; got {held}.")
+    _check_confidence(confidence, right)
     bin_of = np.ceil(confidence.astype(np.float64) * bins).astype(int).clip(1, bins) - 1
     surplus = np.bincount(bin_of, weights=right.astype(np.float64) - confidence, minlength=bins)
     return float(np.abs(surplus).sum() / len(confidence))
+
+
+COVERAGES = tuple(tenth / 10 for tenth in range(1, 11))
+"""Where a stored coverage–risk curve is read off."""
+THRESHOLDS = (0.5, 0.8, 0.9)
+"""Values of `abstain_below` that are stored beside it."""
+ROUNDING = 1e-9
+"""A fraction that is a tenth of the rows but for its last digit is a tenth."""
+
+
+@dataclass(frozen=True, eq=False)
+class CoverageRisk:
+    """What leaving unsure rows unanswered is worth: an entry for each confidence that some row has, the surest first.
+
+    A threshold answers all rows of the same confidence or none, so that no order among them has to be made up.
+    """
+
+    threshold: Float[np.ndarray, " levels"]
+    """From which confidence on a row is answered."""
+    coverage: Float[np.ndarray, " levels"]
+    """Fraction of the rows that then are; 1 in the end."""
+    error: Float[np.ndarray, " levels"]
+    """Fraction of these that are wrong."""
+
+    @property
+    def area(self) -> float:
+        r"""Area under the curve (AURC): $\frac1n\sum_i$ of the error among the rows that are at least as sure as row $i$."""
+        return float(np.diff(self.coverage, prepend=0) @ self.error)
+
+    def at_coverage(self, least: float) -> float:
+        """Error among as few of the surest rows as are this fraction of all, or more."""
+        if not 0 < least <= 1:
+            raise InputError(f"`least` must be a fraction of the rows above 0 and at most 1, got {least}.")
+        return float(self.error[np.searchsorted(self.coverage, least - ROUNDING)])
+
+    def abstaining(self, below: float) -> tuple[float, float | None]:
+        """Fraction of the rows that `predict(..., abstain_below=below)` answers, and their error; `None` if it answers none."""
+        answered = int((self.threshold >= below).sum())
+        return (float(self.coverage[answered - 1]), float(self.error[answered - 1])) if answered else (0.0, None)
+
+    def to_json(self) -> dict[str, Any]:
+        """A few points of the curve and its area: how many points there are does not depend on how many rows."""
+        return {
+            "coverage": list(COVERAGES),
+            "error": [self.at_coverage(coverage) for coverage in COVERAGES],
+            "area": self.area,
+            "abstain_below": {
+                str(below): dict(zip(("coverage", "error"), self.abstaining(below), strict=True)) for below in THRESHOLDS
+            },
+        }
+
+
+def coverage_risk(confidence: Float[np.ndarray, " n"], right: Bool[np.ndarray, " n"]) -> CoverageRisk:
+    """Error among the rows answered, for every threshold of confidence (Geifman and El-Yaniv, 2017)."""
+    _check_confidence(confidence, right)
+    levels, level_of = np.unique(confidence, return_inverse=True)
+    answered = np.bincount(level_of)[::-1].cumsum()
+    wrong = np.bincount(level_of, weights=1.0 - right)[::-1].cumsum()
+    return CoverageRisk(levels[::-1], answered / len(confidence), wrong / answered)
+
+
+def _check_confidence(confidence: NDArray[Any], right: NDArray[Any]) -> None:
+    if confidence.shape != right.shape:
+        raise InputError(f"Expected a confidence for each answer; got shapes {confidence.shape} and {right.shape}.")
+    if len(confidence) == 0 or not ((confidence >= 0) & (confidence <= 1)).all():
+        held = f"{confidence.min():.4g} to {confidence.max():.4g}" if len(confidence) else "none"
+        raise InputError(f"`confidence` must hold probabilities between 0 and 1, at least one; got {held}.")
 
 
 @dataclass(frozen=True, eq=False)
