@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ import torch
 from tiny import TINY, anatomy, assert_same, differences, gaussians, three
 
 from perdure import (
+    AnalyticLearner,
     Answers,
     Environment,
+    Query,
     Scenario,
+    Support,
     VariationalConfig,
     VariationalLearner,
     baseline_2,
@@ -29,6 +33,7 @@ from perdure import (
 from perdure.errors import InputError, NotSolvableYet, UnknownEnvironment
 from perdure.experiments import PROTOCOLS, SupportOnly
 from perdure.experiments.methods import (
+    ANALYTIC,
     LOWER_BOUNDS,
     AllAtOnce,
     Method,
@@ -282,6 +287,47 @@ def test_own_accuracy_is_that_of_the_snapshots_f_on_the_queries_adapted_to(monke
         answered = np.array(environment.support.classes)[f(h).argmax(dim=1).numpy()]  # f has the environment's own classes
         right = (answered == scenario.answers.transductive[environment.name]).mean()
         assert own[environment.name] == right
+
+
+def test_confidence_is_measured_under_every_protocol_by_what_abstaining_would_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    learners = _kept(monkeypatch)
+    rng = np.random.default_rng(0)
+    environments, transductive, inductive = [], {}, {}
+    for place, (name, classes) in enumerate({"clinic": ("cat", "dog"), "farm": ("cow", "hen")}.items()):
+        y = np.repeat(classes, 60)
+        x = rng.normal(size=(3, 120, 6)) + 4 * np.eye(6)[place] + 3 * (y == classes[1])[:, None] * np.eye(6)[3]
+        environments.append(Environment(name, Support(x[0], y), Query(x[1])))
+        transductive[name], inductive[name] = y, Support(x[2], y)
+    scenario = Scenario("overlapping", environments, Answers(transductive, inductive))
+    measured = measure(ANALYTIC["analytic learner"], scenario)
+    (learner,) = learners
+    assert isinstance(learner, AnalyticLearner)
+    assert measured.coverage.keys() == measured.calibration.keys() == {str(protocol) for protocol in PROTOCOLS}
+    for protocol in PROTOCOLS:
+        curve = measured.coverage[str(protocol)]
+        assert curve["error"][-1] == pytest.approx(1 - measured.run.accuracy[protocol].average)  # environments of equal size
+        assert 0 < curve["area"] < curve["error"][-1]
+        for below in (0.5, 0.8, 0.9):
+            answers, truth = [], []
+            for environment in environments:
+                assert environment.query is not None
+                aside = protocol.queries == "inductive"
+                x = inductive[environment.name].x if aside else environment.query.x
+                given = environment.name if protocol.environment == "given" else None
+                answers.append(learner.predict(x, given, abstain_below=below))
+                truth.append(transductive[environment.name])
+            answered, right = np.concatenate(answers) != None, np.concatenate(answers) == np.concatenate(truth)  # noqa: E711
+            assert answered.mean() > 0.1
+            assert curve["abstain_below"][str(below)] == pytest.approx(
+                {"coverage": answered.mean(), "error": 1 - right.sum() / answered.sum()}
+            )
+    assert len({json.dumps(curve) for curve in measured.coverage.values()}) == 4
+
+
+def test_only_the_analytic_learner_has_its_confidence_measured() -> None:
+    for name in ("continual", "LDA"):
+        measured = measure(METHODS[name], two(), progress=False)
+        assert (measured.calibration, measured.coverage) == ({}, {})
 
 
 def _kept(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

@@ -15,12 +15,12 @@ from tiny import TINY
 
 from perdure.errors import InputError
 from perdure.experiments.ledger import Place, Result
-from perdure.experiments.methods import LOWER_BOUNDS, Setting, continual, joint_training, upper_bound
+from perdure.experiments.methods import ANALYTIC, LOWER_BOUNDS, Setting, continual, joint_training, upper_bound
 from perdure.experiments.runner import PROTOCOLS, Protocol
 from perdure.metrics import AccuracyMatrix
 from perdure.report import figures
 from perdure.report.figures import average_curves, component_curves, first_task_curves, running
-from perdure.report.tables import Column, Row, Table, aligned_row, markdown_row, mean_and_spread
+from perdure.report.tables import SUREST, Column, Row, Table, aligned_row, markdown_row, mean_and_spread
 
 GIVEN, GIVEN_ASIDE, UNKNOWN, UNKNOWN_ASIDE = PROTOCOLS
 NAN = np.nan
@@ -28,6 +28,7 @@ SETTING = Setting(features=8, gamma=2.0, warm_up=10, steps=2000, joint_steps=7)
 RISING = Place("office_home.domains", ("Ar", ("Rw", "Pr", "Cl")))
 FALLING = Place("office_home.domains", ("Ar", ("Cl", "Pr", "Rw")))
 OURS, BOUND, LDA = continual(TINY), upper_bound(TINY), LOWER_BOUNDS["LDA"]
+NO_CONFIDENCE = {"ECE": "", SUREST: ""}
 
 
 def matrix(*stages: Sequence[float]) -> AccuracyMatrix:
@@ -240,7 +241,7 @@ def test_each_column_of_a_remark_counts_once_however_many_seeds_it_has() -> None
     kept = {"own": {"a": 0.8}, "recognised": {"transductive": 0.9}}
     results = {made.planned(row, many, s).key: result({GIVEN: matrix([0.9], [0.5, 0.5])}, **forgot) for s in row.seeds}
     results[made.planned(row, few, 0).key] = result({GIVEN: matrix([0.9], [0.9, 0.9])}, **kept)
-    assert made.remarks(results, row, GIVEN) == {"forgetting": "20.0", "own f": "50.0", "recognised": "50.0", "ECE": ""}
+    assert made.remarks(results, row, GIVEN) == {"forgetting": "20.0", "own f": "50.0", "recognised": "50.0", **NO_CONFIDENCE}
 
 
 def test_what_cannot_forget_has_no_forgetting() -> None:
@@ -249,7 +250,42 @@ def test_what_cannot_forget_has_no_forgetting() -> None:
     made = table([column], rows)
     for row in rows:
         results = {made.planned(row, column, 0).key: result({GIVEN: at_the_end(0.5, 0.7)})}
-        assert made.remarks(results, row, GIVEN) == {"forgetting": "", "own f": "", "recognised": "", "ECE": ""}
+        assert made.remarks(results, row, GIVEN) == {"forgetting": "", "own f": "", "recognised": "", **NO_CONFIDENCE}
+
+
+def test_what_confidence_is_worth_stands_beside_what_has_it() -> None:
+    """Older results have a calibration error and no curve; what is not the analytic learner has neither."""
+    columns = [pair("D→A"), pair("A→W")]
+    rows = [Row("closed", ANALYTIC["analytic learner"], inductive_seeds=(0,)), Row("LDA", LDA)]
+    made = table(columns, rows)
+    errors = [0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1]
+    curve = {"coverage": [tenth / 10 for tenth in range(1, 11)], "error": errors}
+    old = {"calibration": {str(GIVEN): 0.02, str(UNKNOWN): 0.03}}
+    new = {
+        "calibration": {str(GIVEN): 0.04, str(UNKNOWN): 0.05},
+        "coverage": {str(GIVEN): curve, str(UNKNOWN): {**curve, "error": [2 * error for error in errors]}},
+    }
+    accuracy = {GIVEN: at_the_end(0.5, 0.7), UNKNOWN: at_the_end(0.5, 0.7)}
+    keys = [made.planned(rows[0], column, 0).key for column in columns]
+    results = {keys[0]: result(accuracy, numbers=old), made.planned(rows[1], columns[0], 0).key: result(accuracy)}
+    assert lines(made.text(results))[-3:] == [
+        ["D→A", "A→W", "recognised", "ECE"],
+        ["closed", "60.0", "–", "3.0"],
+        ["LDA", "60.0", "–"],
+    ]
+    assert "surest" not in made.text(results)
+
+    results[keys[1]] = result(accuracy, numbers=new)
+    assert lines(made.text(results))[-3:] == [
+        ["D→A", "A→W", "recognised", "ECE", "error, surest 80 %"],
+        ["closed", "60.0", "60.0", "4.0", "16.0"],  # of the one column that has a curve
+        ["LDA", "60.0", "–"],
+    ]
+    said = "error, surest 80 %: in %, if of these rows only the 80 % that the learner is surest of are answered"
+    assert said in made.text(results)
+    assert made.remarks(results, rows[0], GIVEN)[SUREST] == "8.0"
+    assert made.remarks(results, rows[0], UNKNOWN_ASIDE) == {"forgetting": "", "own f": "", "recognised": "", **NO_CONFIDENCE}
+    assert made.remarks(results, rows[1], GIVEN)[SUREST] == ""
 
 
 def test_the_papers_row_must_have_a_number_for_every_column_and_mean() -> None:

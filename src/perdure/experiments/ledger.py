@@ -182,7 +182,7 @@ class Planned:
             seconds=measured.run.seconds,
             bytes=measured.bytes,
             computed_with=computed_with,
-            numbers={"calibration": measured.calibration} if measured.calibration else {},
+            numbers={"calibration": measured.calibration, "coverage": measured.coverage} if measured.calibration else {},
         )
 
 

@@ -9,13 +9,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from perdure.analytic import AnalyticConfig, AnalyticLearner
 from perdure.errors import InputError, NotSolvableYet, UnknownEnvironment
 from perdure.experiments.backbones import BACKBONES, BackboneName
 from perdure.experiments.lower_bounds import lda, nearest_class_mean, source_only
 from perdure.experiments.runner import PROTOCOLS, Learner, Run, held_out, run
-from perdure.metrics import accuracy, expected_calibration_error
+from perdure.metrics import accuracy, coverage_risk, expected_calibration_error
 from perdure.progress import Progress
 from perdure.streams import Environment, Labels, Query, Rows, Scenario, Support, as_labels
 from perdure.variational import VariationalConfig, VariationalLearner
@@ -225,6 +226,8 @@ class Measured:
     """All that the learner holds at the end."""
     calibration: dict[str, float]
     """Protocol → expected calibration error at the end, over the rows of all environments; of the analytic learner."""
+    coverage: dict[str, dict[str, Any]]
+    """Protocol → what leaving its unsure rows unanswered is worth: points of the coverage–risk curve over the same rows."""
 
 
 def measure(method: Method, scenario: Scenario, *, device: str = "cpu", progress: Progress = None) -> Measured:
@@ -243,12 +246,14 @@ def measure(method: Method, scenario: Scenario, *, device: str = "cpu", progress
     )
     own = _own_accuracy(learner, scenario) if isinstance(learner, VariationalLearner) else {}
     held = learner.bytes_held if isinstance(learner, (VariationalLearner, AnalyticLearner, OneForEach, AllAtOnce)) else {}
-    calibration = _calibration(learner, scenario) if isinstance(learner, AnalyticLearner) else {}
-    return Measured(measured, own, sum(held.values()), calibration)
+    answered = _answered(learner, scenario) if isinstance(learner, AnalyticLearner) else {}
+    calibration = {protocol: expected_calibration_error(*rows) for protocol, rows in answered.items()}
+    coverage = {protocol: coverage_risk(*rows).to_json() for protocol, rows in answered.items()}
+    return Measured(measured, own, sum(held.values()), calibration, coverage)
 
 
-def _calibration(learner: AnalyticLearner, scenario: Scenario) -> dict[str, float]:
-    """How far confidence is from accuracy under every protocol."""
+def _answered(learner: AnalyticLearner, scenario: Scenario) -> dict[str, tuple[NDArray[np.float32], NDArray[np.bool_]]]:
+    """Under every protocol, how sure the learner is of each row and whether it is right."""
     classes, found = np.array(learner.classes), {}
     for queries, sets in held_out(scenario).items():
         for given in (True, False):
@@ -257,8 +262,8 @@ def _calibration(learner: AnalyticLearner, scenario: Scenario) -> dict[str, floa
                 proba = learner.predict_proba(x, name if given else None)
                 sure.append(proba.max(axis=1))
                 right.append(classes[proba.argmax(axis=1)] == truth)
-            error = expected_calibration_error(np.concatenate(sure), np.concatenate(right))
-            found[f"environment {'given' if given else 'unknown'}, {queries}"] = error
+            protocol = f"environment {'given' if given else 'unknown'}, {queries}"
+            found[protocol] = np.concatenate(sure), np.concatenate(right)
     return found
 
 

@@ -21,6 +21,9 @@ Values: TypeAlias = "dict[int, float]"
 """Seed → per cent."""
 PAPERS_RATE = 1e-4
 """Adam's, for the inference module."""
+ANSWERED = 0.8
+"""Of the rows, those that the learner is surest of: how many of them are wrong stands beside the calibration error."""
+SUREST = f"error, surest {100 * ANSWERED:.0f} %"
 
 
 @dataclass(frozen=True)
@@ -132,12 +135,12 @@ class Table:
         return cells
 
     def remarks(self, results: Results, row: Row, protocol: Protocol) -> dict[str, str]:
-        """What the accuracies leave out: forgetting, the snapshots' own f, recognition, calibration error under this protocol.
+        """What the accuracies leave out: forgetting, the snapshots' own f, recognition, and what confidence is worth.
 
         Each is the mean over the columns that are there, each counting once, of the mean over its seeds.
         """
         given = Protocol("given", "transductive")
-        of_columns: dict[str, list[float]] = {"forgetting": [], "own f": [], "recognised": [], "ECE": []}
+        of_columns: dict[str, list[float]] = {"forgetting": [], "own f": [], "recognised": [], "ECE": [], SUREST: []}
         inductive = protocol.queries == "inductive"
         for column in self.columns:
             seeds = _for_column(row.inductive_seeds if inductive else row.seeds, column)
@@ -152,6 +155,11 @@ class Table:
                 "own f": [float(np.mean(list(result.own.values()))) for result in found if result.own],
                 "recognised": [result.recognised[protocol.queries] for result in found if protocol.queries in result.recognised],
                 "ECE": [result.numbers["calibration"][str(protocol)] for result in found if "calibration" in result.numbers],
+                SUREST: [
+                    curve["error"][curve["coverage"].index(ANSWERED)]
+                    for result in found
+                    if (curve := result.numbers.get("coverage", {}).get(str(protocol)))  # older results have none
+                ],
             }
             for name, values in of_seeds.items():
                 of_columns[name] += [float(np.mean(values))] if values else []
@@ -195,18 +203,17 @@ class Table:
         extras = ["forgetting", "own f"] if shown else ["recognised"] if protocol.environment == "unknown" else []
         if protocol.queries == "inductive":
             extras = []
-        if any(self.remarks(results, row, protocol)["ECE"] for row in self.rows):
-            extras.append("ECE")
+        of_rows = [self.remarks(results, row, protocol) for row in self.rows]
+        extras += [name for name in ("ECE", SUREST) if any(remarks[name] for remarks in of_rows)]
         header = ["", *(column.label for column in self.columns), *self.means, *extras]
         body = []
-        for row in self.rows:
+        for row, remarks in zip(self.rows, of_rows, strict=True):
             cells = self.cells(results, row, protocol)
             quoted = row.paper.split() if shown else []
             if not quoted and not any(cell.values for cell in cells):
                 continue
             counts = {len(cell.values) for cell in cells if cell.values}
             seeds = "" if counts <= {1} else f" ({'–'.join(str(n) for n in sorted({min(counts), max(counts)}))} seeds)"
-            remarks = self.remarks(results, row, protocol) if extras else {}
             body.append([row.label + seeds, *map(str, cells), *(remarks[name] for name in extras)])
             if quoted:
                 body.append(["  the paper", *quoted, *([""] * len(extras))])
@@ -236,6 +243,11 @@ class Table:
             *(
                 ["ECE: expected calibration error in %, 15 bins, over the rows of all environments together"]
                 if any("calibration" in result.numbers for result in there)
+                else []
+            ),
+            *(
+                [f"{SUREST}: in %, if of these rows only the {100 * ANSWERED:.0f} % that the learner is surest of are answered"]
+                if any("coverage" in result.numbers for result in there)
                 else []
             ),
             f"{len(there)} of {len(tasks)} runs are there"
