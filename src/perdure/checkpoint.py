@@ -50,6 +50,9 @@ def save(path: str | Path, tensors: Mapping[str, Tensor], state: Mapping[str, An
         raise CheckpointError(
             f"Could not save to {folder}: {error.strerror or error}. What was saved there before is untouched."
         ) from error
+    except KeyboardInterrupt:
+        _discard_unfinished(folder)
+        raise
     with suppress(OSError):  # the save counts already: reading finds its tensors under either name
         _sync_folder(folder)
         os.replace(folder / f"{TENSORS}.next", folder / TENSORS)
@@ -123,8 +126,9 @@ class Folder(dict[str, Tensor]):
         expected = module.state_dict()
         if self.keys() != expected.keys():
             raise ValueError(f"its networks differ in {', '.join(sorted(self.keys() ^ expected.keys()))}")
-        weights = {name: self.numbers(name, *tensor.shape, dtype=tensor.dtype) for name, tensor in expected.items()}
-        module.load_state_dict(weights, strict=True, assign=True)
+        for name, tensor in expected.items():  # in place, for it also says by which version's rules it is to be read
+            expected[name] = self.numbers(name, *tensor.shape, dtype=tensor.dtype)
+        module.load_state_dict(expected, strict=True, assign=True)
         module.eval().requires_grad_(False)
         return module
 

@@ -13,6 +13,7 @@ import re
 import shlex
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -131,17 +132,20 @@ def parser() -> argparse.ArgumentParser:
     learn.add_argument("--environment", metavar="NAME", required=True, help="what to call it, and later ask for it by")
     learn.add_argument("--support", metavar="PATH", type=Path, help="labelled table, or folder of pictures as CLASS/FILE")
     learn.add_argument("--query", metavar="PATH", type=Path, help="unlabelled table or folder of pictures from the new place")
+    about = "analytic: sums, in seconds; variational: the paper's networks, trained (analytic; remembered in HOME)"
+    learn.add_argument("--learner", choices=("analytic", "variational"), help=about)
     learn.add_argument("--label-column", metavar="NAME", help='where the support\'s labels are (remembered; "y" in an NPZ file)')
     _add_ignore(learn)
     shown = learn.add_argument_group("pictures and texts")
     shown.add_argument("--text-column", metavar="NAME", help="where in a table the texts are (remembered in HOME)")
     _add_backbone(shown, batch="--backbone-batch")
-    settings = learn.add_argument_group("settings, taken at the first learn and remembered in HOME")
+    settings = learn.add_argument_group("settings of the variational learner, taken at the first learn and remembered in HOME")
     for name, (kind, about) in SETTINGS.items():
         settings.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=about)
     settings.add_argument("--replay", choices=("generative", "noise", "none"), help="how the past is rehearsed (generative)")
     running = learn.add_argument_group("running")
-    running.add_argument("--checkpoint-every", type=_positive, default=200, metavar="N", help="steps between two saves (200)")
+    about = "of the variational learner: steps between two saves (200)"
+    running.add_argument("--checkpoint-every", type=_positive, metavar="N", help=about)
     _add_device(running, None)
 
     predict = command("predict", _predict, "answer every row of a table, or every picture", PREDICT)
@@ -150,6 +154,8 @@ def parser() -> argparse.ArgumentParser:
     predict.add_argument("-o", "--out", metavar="OUT", type=Path, help="write a .csv or .parquet file instead of printing CSV")
     predict.add_argument("--environment", metavar="NAME", help="where the rows come from; inferred for each row if left out")
     predict.add_argument("--proba", action="store_true", help="add a column probability_CLASS for every class")
+    about = "leave the prediction empty where it is less probable than this (analytic learner)"
+    predict.add_argument("--abstain-below", type=_number, metavar="P", help=about)
     _add_ignore(predict)
     _add_backbone(predict.add_argument_group("pictures and texts"), batch="--backbone-batch")
     _add_device(predict, None)
@@ -210,7 +216,7 @@ command goes on."""
 
 
 def _learn(args: argparse.Namespace, notes: Notes) -> Answer:
-    from perdure import home
+    from perdure import Adapted, AnalyticLearner, home
     from perdure.waiting import Queued
 
     names = (*SETTINGS, "replay")
@@ -223,9 +229,10 @@ def _learn(args: argparse.Namespace, notes: Notes) -> Answer:
             args.query,
             label_column=args.label_column,
             ignore=args.ignore_column,
+            kind=args.learner,
             settings=settings,
             showing=_showing(args),
-            device=args.device or "cpu",
+            device=args.device,
             every=args.checkpoint_every,
             note=notes,
         )
@@ -240,18 +247,21 @@ def _learn(args: argparse.Namespace, notes: Notes) -> Answer:
         text = f'"{args.environment}" is queued: it waits for its {outcome.missing}.'
         return Answer(text, {**content, "state": "queued", "missing": outcome.missing})
     content |= {"state": "learned", "environments": learner.environments, "classes": learner.classes}
+    if isinstance(learner, AnalyticLearner):
+        content["adapted"] = learner.adapted[args.environment]
     if outcome is None:
         return Answer(f'"{args.environment}" was already learned when the last run was killed.', content)
     for label in outcome.returning:
         notes(f"the class {label} came back: it stays one class, learned from both environments.")
-    content |= {
-        "steps": outcome.steps,
-        "seconds": round(outcome.seconds, 3),
-        "losses": dict(outcome.losses),
-        "returning": outcome.returning,
-    }
+    content |= {"seconds": round(outcome.seconds, 3), "returning": outcome.returning}
+    if isinstance(outcome, Adapted):
+        how = "and adapted to its query" if outcome.adapted else "without adapting to its query"
+        content["explained"] = outcome.explained
+    else:
+        how = f"in {outcome.steps} steps"
+        content |= {"steps": outcome.steps, "losses": dict(outcome.losses)}
     known = f"environments {_list(learner.environments)}; classes {_list(learner.classes)}"
-    return Answer(f'learned "{args.environment}" in {outcome.steps} steps. {args.home} knows {known}.', content)
+    return Answer(f'learned "{args.environment}" {how}. {args.home} knows {known}.', content)
 
 
 def _showing(args: argparse.Namespace) -> Any:
@@ -271,8 +281,6 @@ def _showing(args: argparse.Namespace) -> Any:
 
 
 def _predict(args: argparse.Namespace, notes: Notes) -> Answer:
-    import numpy as np
-
     from perdure import home
     from perdure.inputs import tables
 
@@ -285,21 +293,26 @@ def _predict(args: argparse.Namespace, notes: Notes) -> Answer:
         args.input,
         args.environment,
         proba=args.proba,
+        abstain_below=args.abstain_below,
         ignore=args.ignore_column,
         showing=_showing(args),
-        device=args.device or "cpu",
+        device=args.device,
         note=notes,
     )
     counted = {
-        what: {str(name): int(count) for name, count in zip(*np.unique(columns[column], return_counts=True), strict=True)}
+        what: Counter(columns[column].tolist())
         for what, column in (("classes", "prediction"), ("environments", "environment"))
         if column in columns
     }
-    rows = len(columns["prediction"])
-    content = {"home": str(args.home), "rows": rows, "environment": args.environment, **counted}
+    rows, empty = len(columns["prediction"]), counted["classes"].pop(None, 0)
+    content = {"home": str(args.home), "rows": rows, "environment": args.environment}
+    content |= {what: {str(name): count[name] for name in sorted(count)} for what, count in counted.items()}
+    if args.abstain_below is not None:
+        content["unanswered"] = empty
     if args.out is not None:
         tables.write_table(columns, args.out)
-        return Answer(f"{rows} answers written to {args.out}.", {**content, "out": str(args.out)})
+        left = f", {empty} of them empty" if empty else ""
+        return Answer(f"{rows} answers written to {args.out}{left}.", {**content, "out": str(args.out)})
     if "json" in args:
         return Answer("", {**content, "columns": {name: column.tolist() for name, column in columns.items()}})
     tables.write_csv(columns, sys.stdout.buffer)
@@ -310,7 +323,14 @@ def _status(args: argparse.Namespace, notes: Notes) -> Answer:
     from perdure import home
 
     status = home.status(args.home)
-    lines = [f"environments  {_list(status.environments) or 'none yet'}", f"classes       {_list(status.classes) or 'none yet'}"]
+    environments = [
+        name if status.adapted is None or status.adapted[name] else f"{name} (not adapted)" for name in status.environments
+    ]
+    lines = [
+        f"learner       {status.learner}",
+        f"environments  {_list(environments) or 'none yet'}",
+        f"classes       {_list(status.classes) or 'none yet'}",
+    ]
     for waiting in status.queued:
         why = f"waits for its {waiting.missing}" if waiting.missing else "stopped before its first save; learn it again"
         files = ", ".join(f"{half}: {path}" for half, path in waiting.files.items())

@@ -16,16 +16,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perdure import checkpoint
+from perdure.analytic import Adapted, AnalyticLearner
+from perdure.answers import abstaining
 from perdure.errors import CheckpointError, InputError, NotSolvableYet, PerdureError, UnknownEnvironment
 from perdure.inputs.backbones import Backbone, Identity
 from perdure.inputs.folders import photos
-from perdure.inputs.showing import Showing, Through, check_kind, check_same_classes, digest_of, is_of_pictures, read_input
+from perdure.inputs.showing import Showing, Through, check_kind, differing_folders, digest_of, is_of_pictures, read_input
 from perdure.inputs.tables import Features, Table, check_readable, replacing
 from perdure.progress import Progress
 from perdure.streams import Environment, Label, Query, Support
@@ -37,8 +39,14 @@ FILE = "home.json"
 LOCK = ".lock"
 HALVES: tuple[Half, Half] = ("support", "query")
 ROWS_AT_ONCE = 65_536
+EVERY = 200
+"""Steps between two saves of a learner that makes steps."""
+RULES = 0.8
+"""A column of more than this part of the rows' squared length leaves the others next to nothing once rows have length one."""
 
 Note = Callable[[str], object]
+Kind = Literal["analytic", "variational"]
+Learner: TypeAlias = AnalyticLearner | VariationalLearner
 
 
 class Busy(PerdureError):
@@ -99,7 +107,7 @@ class Memory:
         try:
             if not path.exists():
                 # A learner saved from Python is a home too: one whose columns have no names.
-                if not _is_saved_learner(folder) and any(entry.name != LOCK for entry in folder.iterdir()):
+                if not _is_saved_learner(folder) and not all(_is_left_behind(entry.name) for entry in folder.iterdir()):
                     raise InputError(f"{folder} is not a perdure home: it has files in it, but no {FILE}. Give a new folder.")
                 return cls()
             return _from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -137,33 +145,41 @@ def learn(
     *,
     label_column: str | None = None,
     ignore: Sequence[str] = (),
+    kind: Kind | None = None,
     settings: Mapping[str, Any] | None = None,
     showing: Showing | None = None,
-    device: str = "cpu",
-    every: int = 200,
+    device: str | None = None,
+    every: int | None = None,
     progress: Progress = None,
     note: Note = print,
-) -> tuple[Learned | Queued | None, VariationalLearner]:
+) -> tuple[Adapted | Learned | Queued | None, Learner]:
     """Learn an environment from tables, folders of pictures or texts, or go on where an interrupted run of the same stopped.
 
-    `None` is returned if that run had stopped after the last step. On any error the folder is what it was before.
+    A new home gets the analytic learner unless `kind` says otherwise, and keeps the one it has. `settings` and `every` are of
+    the variational learner. `None` is returned if an interrupted run had stopped after the last step. On any error the folder is
+    what it was before.
     """
     with locked(folder):
-        memory = Memory.read(folder)
-        learner = _learner_to_teach(folder, settings or {}, device)
+        memory, showing = Memory.read(folder), showing or Showing()
+        learner = _learner_to_teach(folder, kind, settings or {}, every, device)
         if environment in learner.environments and environment in memory.pending:
             memory.without(environment).write(folder)  # killed between its last two writes
             return None, learner
         pending = {name: halves for name, halves in memory.pending.items() if name not in learner.environments}
         given: dict[Half, Path] = {half: path for half, path in zip(HALVES, (support, query), strict=True) if path is not None}
-        memory, showing = replace(memory, pending=pending), showing or Showing()
+        memory = replace(memory, pending=pending)
+        _refuse_idle_device(learner, memory, showing, device)
         read, after = _read_halves(folder, learner, memory, environment, given, label_column, ignore, showing, progress, note)
-        with _undone_on_failure(folder):
+        outcome: Adapted | Learned | Queued
+        with _undone_on_failure(folder, learner):
             after.write(folder)
-            outcome = learner.learn(read, checkpoint=folder, every=every, progress=progress)
-            if isinstance(outcome, Queued):
-                learner.save(folder)
-        if isinstance(outcome, Learned):
+            if isinstance(learner, VariationalLearner):
+                outcome = learner.learn(read, checkpoint=folder, every=every or EVERY, progress=progress)
+            else:
+                outcome = learner.learn(read)
+                if isinstance(outcome, Adapted):
+                    learner.save(folder)
+        if not isinstance(outcome, Queued):
             after.without(environment).write(folder)
         return outcome, learner
 
@@ -174,9 +190,10 @@ def predict(
     environment: str | None = None,
     *,
     proba: bool = False,
+    abstain_below: float | None = None,
     ignore: Sequence[str] = (),
     showing: Showing | None = None,
-    device: str = "cpu",
+    device: str | None = None,
     progress: bool | None = None,
     note: Note = print,
 ) -> dict[str, NDArray[Any]]:
@@ -184,6 +201,12 @@ def predict(
     from tqdm import tqdm
 
     (memory, learner), showing = _opened(folder, device), showing or Showing()
+    _refuse_idle_device(learner, memory, showing, device)
+    if abstain_below is not None and isinstance(learner, VariationalLearner):
+        raise InputError(
+            f"--abstain-below is an option of the analytic learner, and {folder} has the variational one. Leave it out."
+        )
+    _refuse_pending(memory, learner, environment)
     leave_out = {*memory.ignored, *memory.label_columns, *ignore}
     through = _through(folder, memory, showing, bound=True)
     read = read_input(
@@ -205,11 +228,8 @@ def predict(
     starts = range(0, len(read.x), ROWS_AT_ONCE)
     for start in tqdm(starts, desc="predict", unit="block", disable=disable, leave=False):
         rows = read.x[start : start + ROWS_AT_ONCE]
-        if proba:
-            probabilities = learner.predict_proba(rows, environment)
-            columns = {"prediction": np.array(learner.classes)[probabilities.argmax(axis=1)]}
-        else:
-            columns = {"prediction": learner.predict(rows, environment)}
+        probabilities = learner.predict_proba(rows, environment)
+        columns: dict[str, NDArray[Any]] = {"prediction": abstaining(np.array(learner.classes), probabilities, abstain_below)}
         if infers:
             try:
                 inferred = learner.inferred_environment(rows)
@@ -248,7 +268,10 @@ class InProgress:
 class Status:
     """What a home holds."""
 
+    learner: Kind
     environments: list[str]
+    adapted: Mapping[str, bool] | None
+    """Whether the guard let each adaptation pass; only the analytic learner has one."""
     classes: list[Label]
     queued: list[Waiting]
     in_progress: InProgress | None
@@ -264,14 +287,16 @@ def status(folder: Path) -> Status:
     memory, learner = _opened(folder)
     missing: dict[str, Half | None] = {**learner.queued}
     for name, halves in memory.pending.items():
-        if name not in learner.environments and name != learner.in_progress:
-            missing[name] = None if len(halves) == 2 else "query" if "support" in halves else "support"
+        if name not in (*learner.environments, _in_progress(learner)):
+            missing[name] = _missing(halves)
     queued = [
         Waiting(name, half, {which: source.path for which, source in memory.pending.get(name, {}).items()})
         for name, half in missing.items()
     ]
     return Status(
+        learner=_kind(learner),
         environments=learner.environments,
+        adapted=learner.adapted if isinstance(learner, AnalyticLearner) else None,
         classes=learner.classes,
         queued=queued,
         in_progress=in_progress(folder),
@@ -293,14 +318,14 @@ def in_progress(folder: Path) -> InProgress | None:
     return InProgress(lesson["name"], lesson["step"], config["warm_up"] + config["steps"])
 
 
-def forget(folder: Path, environment: str) -> VariationalLearner:
+def forget(folder: Path, environment: str) -> Learner:
     """Drop an environment, whether it is learned, queued or under way."""
     _refuse_absent(folder)
     with locked(folder):
         memory, learner = _opened(folder)
-        known = {*learner.environments, *learner.queued, learner.in_progress}
+        known = [name for name in (*learner.environments, *learner.queued, _in_progress(learner)) if name]
         if environment not in known and environment not in memory.pending:
-            names = [name for name in (*learner.environments, *learner.queued, learner.in_progress) if name]
+            names = list(dict.fromkeys((*known, *memory.pending)))
             raise UnknownEnvironment(f'No environment is called "{environment}". {folder} knows {names}.')
         if environment in known:
             learner.forget(environment)
@@ -314,7 +339,7 @@ def forget(folder: Path, environment: str) -> VariationalLearner:
 
 def _read_halves(
     folder: Path,
-    learner: VariationalLearner,
+    learner: Learner,
     before: Memory,
     name: str,
     given: Mapping[Half, Path],
@@ -332,13 +357,14 @@ def _read_halves(
     paths = {**{half: source.unchanged(name, half) for half, source in known.items()}, **given}
 
     # While nothing was made of them yet, columns and the backbone are free to change.
-    bound = bool(learner.environments or learner.in_progress or known or any(other != name for other in before.pending))
+    bound = bool(learner.environments or _in_progress(learner) or known or any(other != name for other in before.pending))
     through = _through(folder, before, showing, bound=bound)
     pictures = through is not None and through[0].text_column is None
     for path in paths.values():
         check_kind(path, through)
     if pictures and len(paths) == 2:
-        check_same_classes(paths["support"], paths["query"])
+        for sentence in differing_folders(paths["support"], paths["query"]):
+            note(sentence)
 
     column = None
     if pictures and label_column is not None:
@@ -371,6 +397,8 @@ def _read_halves(
             known[half] = Source.of(path, label)
         features = features or tables[half].features
         _say(note, path, tables[half], (*labels, *also))
+        if through is None and half == "support" and isinstance(learner, AnalyticLearner):
+            _say_what_rules(note, path, tables[half])
         copies = len(tables[half].x) - len({hash(row.tobytes()) for row in tables[half].x})
         if copies:
             note(f"{path}: {copies} of {len(tables[half].x)} rows are copies of an earlier one; each counts like any other row.")
@@ -436,6 +464,17 @@ def _say(note: Note, path: Path, table: Table, labels: Iterable[str]) -> None:
         note(f"{path}: columns are matched by their place, because an NPZ array has no names for them.")
 
 
+def _say_what_rules(note: Note, path: Path, table: Table) -> None:
+    squares = np.einsum("ij,ij->j", table.x, table.x, dtype=np.float64)
+    first, part = int(squares.argmax()), float(squares.max() / max(squares.sum(), 1e-30))
+    if part > RULES:
+        name = f'"{table.features.names[first]}"' if table.features.names else f"column {first + 1}"
+        note(
+            f"{path}: {name} makes up {part:.0%} of the squared length of the rows. The analytic learner brings rows to length "
+            "one, so that other columns hardly count; bring all to one scale, the query's by the support's mean and spread."
+        )
+
+
 def _refuse_unused(ignore: Iterable[str], tables: Iterable[Table]) -> None:
     there = {name for table in tables for name in table.left_out}
     for name in ignore:
@@ -460,6 +499,8 @@ def locked(folder: Path) -> Iterator[None]:
     lock = folder / LOCK
     handle = _acquire(lock)
     try:
+        for unfinished in folder.glob(f".{FILE}.*.tmp"):  # of a process that was killed
+            unfinished.unlink()
         yield
     finally:
         lock.unlink(missing_ok=True)  # before letting go of it, so that nobody can hold a lock that has lost its name
@@ -494,14 +535,22 @@ def _acquire(lock: Path) -> int:
 
 
 @contextmanager
-def _undone_on_failure(folder: Path) -> Iterator[None]:
-    """Put `home.json` back as it was, unless the learner in the folder has moved on and needs the new one."""
-    path, learner = folder / FILE, _stamp(folder)
+def _undone_on_failure(folder: Path, learner: Learner) -> Iterator[None]:
+    """Put the folder back as it was, unless the learner in it has moved on and needs the new `home.json`.
+
+    A new home is given its learner, which has learned nothing yet: killed from here on, it knows which one it has.
+    """
+    path, new, stamp = folder / FILE, not _is_saved_learner(folder), _stamp(folder)
     before = path.read_bytes() if path.exists() else None
     try:
+        if new:
+            learner.save(folder)
+            stamp = _stamp(folder)
         yield
     except BaseException:
-        if _stamp(folder) == learner:
+        if _stamp(folder) == stamp:
+            for name in (checkpoint.STATE, checkpoint.TENSORS) if new else ():
+                (folder / name).unlink(missing_ok=True)
             with suppress(OSError):  # a full disk: the new one knows of one more pending file, which does no harm
                 if before is None:
                     path.unlink(missing_ok=True)
@@ -511,29 +560,43 @@ def _undone_on_failure(folder: Path) -> Iterator[None]:
         raise
 
 
-def _learner_to_teach(folder: Path, settings: Mapping[str, Any], device: str) -> VariationalLearner:
-    if not _is_saved_learner(folder):
-        return VariationalLearner(VariationalConfig(**settings), device=_usable(device))
-    learner = _load(folder, device)
+def _learner_to_teach(
+    folder: Path, kind: Kind | None, settings: Mapping[str, Any], every: int | None, device: str | None
+) -> Learner:
+    """The learner of this home, or a new one; refuses what does not belong to it."""
+    learner = _load(folder, device) if _is_saved_learner(folder) else None
+    if learner is not None and kind not in (None, _kind(learner)):
+        raise InputError(
+            f"{folder} has the {_kind(learner)} learner, as chosen at its first learn; got --learner {kind}. "
+            "Leave it out, or use another home."
+        )
+    kind = kind or (_first_kind(folder) if learner is None else _kind(learner))
+    steers_steps = [*settings, *([] if every is None else ["checkpoint_every"])]
+    if kind == "analytic" and steers_steps:
+        raise InputError(
+            f"{_option(steers_steps[0])} is an option of the variational learner, and {folder} has the analytic one. "
+            "Leave it out, or begin a new home with --learner variational."
+        )
+    if learner is None:
+        return _new(kind, settings, device)
     saved = asdict(learner.config)
     for name, value in settings.items():
         if value != saved[name]:
-            option = "--" + name.replace("_", "-")
             raise InputError(
-                f"{folder} learns with {option} {saved[name]}, as set at its first learn; got {option} {value}. "
+                f"{folder} learns with {_option(name)} {saved[name]}, as set at its first learn; got {_option(name)} {value}. "
                 "Leave it out, or use another home."
             )
     return learner
 
 
-def _opened(folder: Path, device: str = "cpu") -> tuple[Memory, VariationalLearner]:
+def _opened(folder: Path, device: str | None = None) -> tuple[Memory, Learner]:
     _refuse_absent(folder)
     memory = Memory.read(folder)
     if _is_saved_learner(folder):
         return memory, _load(folder, device)
     if memory == Memory():
         raise InputError(f"{folder} is empty; begin with `perdure learn {folder} …`.")
-    return memory, VariationalLearner(device=_usable(device))
+    return memory, _new(_first_kind(folder), {}, device)
 
 
 def _refuse_absent(folder: Path) -> None:
@@ -541,12 +604,60 @@ def _refuse_absent(folder: Path) -> None:
         raise InputError(f"There is no home at {folder}; begin one with `perdure learn {folder} …`.")
 
 
-def _load(folder: Path, device: str) -> VariationalLearner:
+def _new(kind: Kind, settings: Mapping[str, Any], device: str | None) -> Learner:
+    if kind == "analytic":
+        return AnalyticLearner()
+    return VariationalLearner(VariationalConfig(**settings), device=_usable(device))
+
+
+def _first_kind(folder: Path) -> Kind:
+    """Of a home without a saved learner: there was one kind only when homes were left so."""
+    return "variational" if (folder / FILE).exists() else "analytic"
+
+
+def _kind(learner: Learner) -> Kind:
+    return "analytic" if isinstance(learner, AnalyticLearner) else "variational"
+
+
+def _in_progress(learner: Learner) -> str | None:
+    """The environment that it was interrupted in; the analytic learner is never half-way."""
+    return learner.in_progress if isinstance(learner, VariationalLearner) else None
+
+
+def _missing(halves: Mapping[Half, Source]) -> Half | None:
+    return None if len(halves) == 2 else "query" if "support" in halves else "support"
+
+
+def _refuse_pending(memory: Memory, learner: Learner, environment: str | None) -> None:
+    """A learner that was saved knows nothing of files that wait."""
+    if environment is None or environment not in memory.pending or environment in (*learner.environments, _in_progress(learner)):
+        return
+    missing = _missing(memory.pending[environment])
+    what = f"waits for its {missing}; it is queued. Add the {missing}" if missing else "was stopped before its first save. Go on"
+    raise NotSolvableYet(f'"{environment}" {what} with `learn(...)` or drop it with `forget("{environment}")`.')
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _refuse_idle_device(learner: Learner, memory: Memory, showing: Showing, device: str | None) -> None:
+    """Where nothing would compute on it."""
+    seen = memory.through is not None or showing.backbone is not None
+    if device not in (None, "cpu") and isinstance(learner, AnalyticLearner) and not seen:
+        raise InputError(
+            "--device is for backbones and for the variational learner; the analytic one computes on the processor. Leave it out."
+        )
+
+
+def _load(folder: Path, device: str | None) -> Learner:
     """The saved learner. Another process may be saving at this very moment, so that a mismatch deserves a second look."""
     looks = 3
     while True:
         before = _stamp(folder)
         try:
+            if checkpoint.read_state(folder).get("learner") == AnalyticLearner.__name__:
+                return AnalyticLearner.load(folder)
             return VariationalLearner.load(folder, device=_usable(device))
         except CheckpointError:
             looks -= _stamp(folder) == before
@@ -555,9 +666,10 @@ def _load(folder: Path, device: str) -> VariationalLearner:
             time.sleep(0.02)
 
 
-def _usable(device: str) -> str:
+def _usable(device: str | None) -> str:
     import torch
 
+    device = device or "cpu"
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
@@ -572,6 +684,11 @@ def _stamp(folder: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return state.st_ino, state.st_mtime_ns
+
+
+def _is_left_behind(name: str) -> bool:
+    """By a process that was killed before its first save."""
+    return name in (LOCK, f"{checkpoint.TENSORS}.next", f"{checkpoint.STATE}.next")
 
 
 def _is_saved_learner(folder: Path) -> bool:

@@ -115,16 +115,26 @@ def check_kind(path: Path, through: tuple[Through, Backbone] | None) -> None:
         raise InputError(f"{path} is neither a picture nor a folder of them, and only these go through {through[0].name}.")
 
 
-def check_same_classes(support: Path, query: Path) -> None:
-    """Where the folders of a query are called like classes, both must show the same ones."""
+def differing_folders(support: Path, query: Path) -> list[str]:
+    """What to say where the folders of a query are called like classes, but not like the same ones.
+
+    A query's classes are not known, so that this is never an error: its folders may just as well be patients or days.
+    """
     taught, asked = set(photos(support).labels), {name for name in photos(query).folders if name is not None}
-    if not taught & asked or taught == asked:
-        return
-    here, there, which = (query, support, asked - taught) if asked - taught else (support, query, taught - asked)
-    raise InputError(
-        f"{here} has the class {_some(sorted(which))}, which {there} has not; both must show the same classes. "
-        "Take it out, or lay the query's pictures in one folder if their classes are not known."
-    )
+    if not taught & asked:
+        return []
+    sentences = []
+    if asked - taught:
+        sentences.append(
+            f"{query} has {_folders(asked - taught)}, which {support} has not. Names of a query's folders are not read: a "
+            "picture of a class without labels is given one of the classes that have them."
+        )
+    if taught - asked:
+        sentences.append(
+            f"{support} has {_folders(taught - asked)}, which {query} has not: a query may lack classes, and what its folders "
+            "are called is not read."
+        )
+    return sentences
 
 
 def digest_of(found: Photos, digest: Callable[[Path], str]) -> str:
@@ -135,5 +145,6 @@ def digest_of(found: Photos, digest: Callable[[Path], str]) -> str:
     return all_of_it.hexdigest()
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+def _folders(names: Collection[str]) -> str:
+    first = ", ".join(f'"{name}"' for name in sorted(names)[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"the folder{'s' if len(names) > 1 else ''} {first}"

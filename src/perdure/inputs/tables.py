@@ -185,7 +185,7 @@ def write_csv(columns: Mapping[str, NDArray[Any]], file: BinaryIO) -> None:
     """Columns as CSV; text is quoted only where it must be."""
     from pyarrow import csv as arrow_csv
 
-    words = {str(word) for column in columns.values() if column.dtype.kind == "U" for word in np.unique(column)}
+    words = {str(word) for column in columns.values() if column.dtype.kind in "UO" for word in set(column.tolist()) - {None}}
     plain = not any(re.search(r'[",\r\n]', word) or not word for word in words)
     header = ",".join(f'"{_doubled(name)}"' if re.search(r'[",\r\n]', name) else name for name in columns)
     file.write(header.encode() + b"\n")
