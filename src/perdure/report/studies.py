@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -91,23 +91,11 @@ class Figure:
 
     def text(self, results: Results) -> str:
         """For a terminal."""
-        lines = [self.title, *self._conditions(results)]
-        for grid in self.grids(self.found(results)):
-            widths = [max(len(row[i]) for row in (grid.header, *grid.body)) for i in range(len(grid.header))]
-            lines += ["", grid.says, *("  " + aligned_row(row, widths) for row in (grid.header, *grid.body))]
-        return "\n".join(lines)
+        return text_of([self.title, *self._conditions(results)], self.grids(self.found(results)))
 
     def markdown(self, results: Results) -> str:
         """For the ledger."""
-        lines = [f"## {self.title}", "", *(f"- {line}" for line in self._conditions(results)), ""]
-        for grid in self.grids(self.found(results)):
-            lines += [f"**{grid.says}**", "", markdown_row(grid.header)]
-            lines += [markdown_row(["---"] + ["--:"] * (len(grid.header) - 1)), *map(markdown_row, grid.body), ""]
-        lines.append(
-            f"Every run: `reproduce/results/{self.name}.json`; the picture stands beside it. "
-            f"Command: `perdure reproduce {self.name}`."
-        )
-        return "\n".join(lines)
+        return markdown_of(self.name, [self.title, *self._conditions(results)], self.grids(self.found(results)))
 
     def _conditions(self, results: Results) -> list[str]:
         """Under what conditions these numbers stand."""
@@ -122,6 +110,26 @@ class Figure:
             f"{len(there)} of {len(tasks)} runs are there"
             + (f"; {minutes:.0f} minutes of one process, on {', '.join(devices)}" if there else ""),
         ]
+
+
+def text_of(said: Sequence[str], grids: Iterable[Grid]) -> str:
+    """Title and conditions, then every grid in columns."""
+    lines = list(said)
+    for grid in grids:
+        widths = [max(len(row[i]) for row in (grid.header, *grid.body)) for i in range(len(grid.header))]
+        lines += ["", grid.says, *("  " + aligned_row(row, widths) for row in (grid.header, *grid.body))]
+    return "\n".join(lines)
+
+
+def markdown_of(name: str, said: Sequence[str], grids: Iterable[Grid]) -> str:
+    """A section for the title, a list of the conditions, a table for every grid, and the command."""
+    title, *conditions = said
+    lines = [f"## {title}", "", *(f"- {line}" for line in conditions), ""]
+    for grid in grids:
+        lines += [f"**{grid.says}**", "", markdown_row(grid.header)]
+        lines += [markdown_row(["---"] + ["--:"] * (len(grid.header) - 1)), *map(markdown_row, grid.body), ""]
+    command = f"Every run: `reproduce/results/{name}.json`; the picture stands beside it. Command: `perdure reproduce {name}`."
+    return "\n".join([*lines, command])
 
 
 def percent(values: Sequence[float]) -> str:
