@@ -186,7 +186,8 @@ def test_a_resnet50_is_fine_tuned_on_pictures(
     learned = learner.learn(environment, progress=False)
     assert learned.steps == 3
     assert all(np.isfinite(value) for value in learned.losses.values())
-    before, after = (dict(each.state_dict()) for each in (backbones.resnet50(), learner.snapshots[0].inference.encode.backbone))
+    networks = (backbones.resnet50(), learner.snapshots[0].inference.encode.backbone)
+    before, after = ({**dict(each.named_parameters()), **dict(each.named_buffers())} for each in networks)
     same = {name for name in before if torch.equal(before[name], after[name])}
     statistics = {name for name in before if name.endswith(("running_mean", "running_var", "num_batches_tracked"))}
     assert len(statistics) == 3 * 53  # the batch norms of a ResNet-50

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Literal
 
 import torch
@@ -39,11 +40,13 @@ class Centring(nn.Module):
 class Encoder(nn.Module):
     """$q(z|x,c)$: a backbone (or the features as they are, centred), then one linear layer to mean and log-variance."""
 
-    def __init__(self, inputs: int, latent: int, backbone: nn.Module | None = None) -> None:
+    def __init__(self, inputs: int, latent: int, backbone: nn.Module | None = None, precision: torch.dtype | None = None) -> None:
+        """With `precision` the backbone multiplies in that, under autocast; all else is float32."""
         super().__init__()
         shape = (inputs,) if backbone is None else ()
         self.support, self.query = Centring(shape), Centring(shape)
         self.backbone = nn.Identity() if backbone is None else backbone
+        self.precision = precision
         self.to_posterior = nn.Linear(inputs, 2 * latent)
 
     def forward(self, x: Float[Tensor, "n *input"], stream: Stream) -> Posterior:
@@ -54,7 +57,12 @@ class Encoder(nn.Module):
         return self._posterior(torch.cat([self.support(x_s), self.query(x_q)]))
 
     def _posterior(self, x: Float[Tensor, "n *input"]) -> Posterior:
-        return Posterior(*self.to_posterior(self.backbone(x)).chunk(2, dim=1))
+        return Posterior(*self.to_posterior(self._features(x)).chunk(2, dim=1))
+
+    def _features(self, x: Float[Tensor, "n *input"]) -> Float[Tensor, "n inputs"]:
+        with nullcontext() if self.precision is None else torch.autocast(x.device.type, self.precision):
+            features: Tensor = self.backbone(x)
+        return features.float()
 
 
 class Decoder(nn.Module):
@@ -78,9 +86,16 @@ class Decoder(nn.Module):
 class InferenceModule(nn.Module):
     r"""$\Psi: x\to h$. The condition c of an environment is the choice of its module (docs/paper.md, "The condition c")."""
 
-    def __init__(self, inputs: int, latent: int, features: int, backbone: nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        latent: int,
+        features: int,
+        backbone: nn.Module | None = None,
+        precision: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
-        self.encode = Encoder(inputs, latent, backbone)
+        self.encode = Encoder(inputs, latent, backbone, precision)
         self.decode = Decoder(latent, features)
 
     def forward(self, x: Float[Tensor, "n *input"], stream: Stream = "query") -> Float[Tensor, "n features"]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from perdure.errors import CheckpointError, InputError
 
 Config = TypeVar("Config")
+LATER = {"later": True}
+"""The metadata of a field that came after learners were saved and results stored. It is left out of JSON at its default, so that
+those stay what they were; which is why its default must never move."""
 
 
 def checked_settings(config: Any, *, may_be_zero: frozenset[str]) -> None:
@@ -21,6 +24,10 @@ def checked_settings(config: Any, *, may_be_zero: frozenset[str]) -> None:
             if value not in get_args(hint):
                 choices = ", ".join(repr(choice) for choice in get_args(hint))
                 raise InputError(f"`{name}` must be one of {choices}, got {value!r}.")
+            continue
+        if hint in (str, str | None):
+            if not isinstance(value, hint) or value == "":
+                raise InputError(f"`{name}` must be a string, got {value!r}.")
             continue
         fits = isinstance(value, (int, float)) if hint is float else isinstance(value, hint)
         if not fits or (hint is not bool and isinstance(value, bool)):
@@ -38,13 +45,20 @@ def _finite(value: float) -> bool:
         return False
 
 
+def settings_to_json(config: Any) -> dict[str, Any]:
+    """Plain values that `settings_from_json` reads: every field by name, so that no default can move under what is stored."""
+    values = asdict(config)
+    left_out = [field.name for field in fields(config) if field.metadata == LATER and values[field.name] == field.default]
+    return {name: value for name, value in values.items() if name not in left_out}
+
+
 def settings_from_json(kind: type[Config], values: Any, where: str) -> Config:
-    """The configuration of this kind that `asdict` was saved from."""
+    """The configuration of this kind that `settings_to_json` gave."""
     if not isinstance(values, Mapping):
         raise CheckpointError(f"{where} has no configuration.")
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    if set(values) != known:
-        odd = sorted(map(str, set(values) ^ known))
+    known = {field.name: field.metadata == LATER for field in fields(kind)}  # type: ignore[arg-type]
+    odd = sorted(str(name) for name in set(values) ^ set(known) if not known.get(name))
+    if odd:
         raise CheckpointError(f"{where} has a configuration of another version: it differs in {', '.join(odd)}.")
     try:
         return kind(**values)

@@ -18,6 +18,8 @@ from perdure.errors import InputError
 
 Label: TypeAlias = str | int
 Rows: TypeAlias = NDArray[np.float32]
+Inputs: TypeAlias = NDArray[Any]
+"""Rows; or pictures, whose colours may stay bytes."""
 Labels: TypeAlias = NDArray[Any]
 AT_ONCE = 1 << 22
 """Numbers that are checked at once."""
@@ -27,7 +29,7 @@ AT_ONCE = 1 << 22
 class Support:
     """A labelled set from the support stream."""
 
-    x: Rows
+    x: Inputs
     y: Labels
 
     def __post_init__(self) -> None:
@@ -47,7 +49,7 @@ class Support:
 class Query:
     """An unlabelled set from the query stream. There is no place for labels."""
 
-    x: Rows
+    x: Inputs
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "x", as_rows(self.x, "query"))
@@ -126,8 +128,8 @@ class Scenario:
             raise InputError(f'Scenario "{self.name}" has no held-out labels for {missing}.')
 
 
-def as_rows(x: Any, what: str) -> Rows:
-    """`x` as finite float32 rows, or a sentence that says why not. Not copied if it already is."""
+def as_rows(x: Any, what: str) -> Inputs:
+    """`x` as finite float32 rows, or a sentence that says why not. Not copied if it already is. Pictures of bytes stay bytes."""
     array = _as_array(x)
     if array.dtype.kind not in "fiub":
         array = _numbers_from_objects(array, what)
@@ -140,6 +142,8 @@ def as_rows(x: Any, what: str) -> Rows:
         raise InputError(f"The {what} is empty: got shape {array.shape}; give at least one row.")
     if 0 in array.shape:
         raise InputError(f"The {what} has no features: got shape {array.shape}.")
+    if array.dtype == np.uint8 and array.ndim > 2:  # in a quarter of the room
+        return np.ascontiguousarray(array)
     with np.errstate(over="ignore"):
         rows = np.ascontiguousarray(array, dtype=np.float32)
     finite = np.ones(len(rows), dtype=bool)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import copy
 import logging
+import re
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -28,6 +29,7 @@ from perdure.answers import InferredEnvironment
 from perdure.errors import CheckpointError, InputError, NotSolvableYet, UnknownEnvironment
 from perdure.generative import ClassPriors, FeatureGenerator, Rehearsal, Replay, ReplayKind, Snapshot
 from perdure.inference import Decoder, InferenceModule, Stream
+from perdure.inputs.pictures import FineTuned
 from perdure.objectives import (
     Posterior,
     inference_objective,
@@ -42,12 +44,14 @@ from perdure.objectives import (
 )
 from perdure.progress import Progress, interruptible, progress_bar
 from perdure.randomness import Batches, Use, generator, initialised_from
-from perdure.settings import checked_settings, settings_from_json
+from perdure.settings import LATER, checked_settings, settings_from_json, settings_to_json
 from perdure.solver import TwoLayerClassifier
-from perdure.streams import Environment, Label, Labels, Query, Rows, Support, as_label, as_labels, as_rows
+from perdure.streams import Environment, Inputs, Label, Labels, Query, Support, as_label, as_labels, as_rows
 from perdure.waiting import Half, Queued, WaitingRoom, refuse_misfits, refuse_one_class, refuse_one_row
 
 log = logging.getLogger("perdure")
+ROWS_AT_ONCE, NUMBERS_AT_ONCE = 4096, 1 << 24
+"""So many rows are answered together, or fewer if they are large."""
 _MAY_BE_ZERO = frozenset({"warm_up", "beta", "kl_weight", "prior_spread", "momentum", "weight_decay", "reversal_ceiling", "seed"})
 
 
@@ -118,9 +122,19 @@ class VariationalConfig:
     """Over how many steps it does."""
     seed: int = 0
     """Everything random follows from it."""
+    backbone: str | None = field(default=None, metadata=LATER)
+    """A pretrained network for pictures, by its folder or its name on the Hugging Face hub. Inputs are then pictures."""
+    finetune: str = field(default="all", metadata=LATER)
+    """What of it is trained along: "all", "none", or from "last 1" on so many of its last blocks (docs/fine-tuning.md)."""
+    precision: Literal["auto", "float32", "bfloat16"] = field(default="auto", metadata=LATER)
+    """What a backbone multiplies in; "auto" is bfloat16 on CUDA. Weights, and all that is no backbone, are float32."""
 
     def __post_init__(self) -> None:
         checked_settings(self, may_be_zero=_MAY_BE_ZERO)
+        if not re.fullmatch("all|none|last [1-9][0-9]*", self.finetune):
+            raise InputError(f'`finetune` must be "all", "none", or "last 1", "last 2" and so on, got {self.finetune!r}.')
+        if self.finetune != "all" and self.backbone is None:
+            raise InputError(f'`finetune="{self.finetune}"` needs a `backbone` by name; another is trained as its maker says.')
         if self.replay in ("generative", "noise") and self.snapshot == "none":
             raise InputError(f'Replay "{self.replay}" needs snapshots to draw from: set `snapshot` to "full" or "decoder".')
         if self.batch < 2:
@@ -269,10 +283,14 @@ class VariationalLearner:
         backbone: Callable[[], nn.Module] | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
-        """`backbone` makes a new network from inputs to feature vectors; it is trained along. Without it inputs are features."""
-        self.config = VariationalConfig() if config is None else config
+        """`backbone` makes a network of your own from inputs to feature vectors, which is trained along; the configuration may
+        name a pretrained one instead. Without either inputs are features."""
+        self.config = config = VariationalConfig() if config is None else config
         self.device = torch.device(device)
-        self._backbone = backbone
+        if config.backbone is not None and backbone is not None:
+            raise InputError(f"The configuration names the backbone {config.backbone!r} already; leave `backbone` out.")
+        self._pretrained = None if config.backbone is None else FineTuned(config.backbone, config.finetune, self.device)
+        self._backbone: Callable[[], nn.Module] | None = backbone or self._pretrained
         self._classes: list[Label] = []
         self._row_shape: tuple[int, ...] | None = None
         self._lessons = 0
@@ -393,6 +411,7 @@ class VariationalLearner:
                 raise InputError(
                     f'Rows of the {what} of "{name}" have shape {half.x.shape[1:]}; without a backbone each must be a vector.'
                 )
+            self._fitted(half.x[:1])
         refuse_misfits(environment, self._row_shape, self._classes)
         if environment.support is not None:
             refuse_one_class(name, environment.support.classes)
@@ -459,10 +478,22 @@ class VariationalLearner:
         )
         return self._lesson
 
-    def _new_inference(self, x: Rows) -> InferenceModule:
-        backbone = None if self._backbone is None else self._backbone()
-        inputs = x.shape[1] if backbone is None else _features_of(backbone, x)
-        return InferenceModule(inputs, self.config.latent, self.config.features, backbone).to(self.device)
+    def _new_inference(self, x: Inputs) -> InferenceModule:
+        backbone = None if self._backbone is None else self._backbone().to(self.device)
+        inputs = x.shape[1] if backbone is None else _features_of(backbone, self._inputs(x[:2]).clone())
+        return self._inference_module(inputs, backbone).to(self.device)
+
+    def _inference_module(self, inputs: int, backbone: nn.Module | None) -> InferenceModule:
+        config = self.config
+        return InferenceModule(inputs, config.latent, config.features, backbone, None if backbone is None else self._precision)
+
+    @property
+    def _precision(self) -> torch.dtype | None:
+        """What a backbone multiplies in, if not in float32. Unlike float16, bfloat16 needs no scaling of the loss."""
+        wanted = self.config.precision
+        if wanted == "auto" and self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+            wanted = "bfloat16"
+        return torch.bfloat16 if wanted == "bfloat16" else None
 
     def _new_classifier(self, classes: int) -> TwoLayerClassifier:
         return TwoLayerClassifier(self.config.features, self.config.width, classes).to(self.device)
@@ -498,14 +529,15 @@ class VariationalLearner:
         config, number = self.config, lesson.number
         own = environment.support.classes
         y = np.searchsorted(np.array(own), environment.support.y)
-        x_s, x_q = (_tensor(half.x, self.device) for half in (environment.support, environment.query))
+        x_s, x_q = (_tensor(self._fitted(half.x), self.device) for half in (environment.support, environment.query))
         own_y = torch.from_numpy(y).to(self.device)
         rows_s = Batches(len(x_s), config.batch, config.seed, Use.SUPPORT_ORDER, number, device=self.device)
         rows_q = Batches(len(x_q), config.batch, config.seed, Use.QUERY_ORDER, number, device=self.device)
 
         def batch_of(step: int) -> tuple[SupportBatch, QueryBatch]:
             s, q = rows_s(step), rows_q(step)
-            return SupportBatch(x_s[s], own_y[s], lesson.classes[own_y[s]]), QueryBatch(x_q[q])
+            support = SupportBatch(self._as_floats(x_s[s]), own_y[s], lesson.classes[own_y[s]])
+            return support, QueryBatch(self._as_floats(x_q[q]))
 
         lesson.batch_of = batch_of
         if self.snapshots and config.replay != "none":
@@ -515,6 +547,18 @@ class VariationalLearner:
         for network in (*self._networks(), self.solver):
             if network is not None:
                 network.train().requires_grad_(True)
+
+    def _inputs(self, x: Inputs) -> Tensor:
+        """Rows as the inference module takes them."""
+        return self._as_floats(_tensor(self._fitted(x), self.device))
+
+    def _fitted(self, x: Inputs) -> Inputs:
+        """Rows as they are; pictures of the size that their backbone asks for."""
+        return x if self._pretrained is None else self._pretrained.fitted(x)
+
+    def _as_floats(self, x: Tensor) -> Tensor:
+        """Pictures stay bytes until they are needed; what was pretrained takes them from 0 to 1, another as they are."""
+        return x if x.is_floating_point() else x.float() / (1 if self._pretrained is None else 255)
 
     def _backbone_draws_from(self, lesson: Lesson) -> AbstractContextManager[None]:
         """A backbone with dropout draws from the global generator; let that be a function of the step, too."""
@@ -607,7 +651,7 @@ class VariationalLearner:
         rng = generator(self.config.seed, Use.MEMORY, lesson.number)
         rows = torch.randperm(len(support.x), generator=rng)[: self.config.memory].numpy()
         own = np.searchsorted(np.array(support.classes), support.y[rows])
-        h = inference(torch.from_numpy(support.x[rows]).to(self.device), "support")
+        h = torch.from_numpy(self._in_chunks(lambda chunk: inference(chunk, "support"), support.x[rows])).to(self.device)
         return Replay(h, F.one_hot(torch.from_numpy(own), len(lesson.classes)).float().to(self.device))
 
     # -- answering --------------------------------------------------------------------------------------------------------
@@ -636,7 +680,8 @@ class VariationalLearner:
     def bytes_held(self) -> dict[str, int]:
         """What each environment costs to remember, and what is shared by all."""
         held = {snapshot.environment: sum(tensor.nbytes for tensor in snapshot.tensors().values()) for snapshot in self.snapshots}
-        return {**held, "(shared)": sum(tensor.nbytes for tensor in self._shared_tensors().values())}
+        shared = sum(tensor.nbytes for tensor in self._shared_tensors().values())
+        return {**held, "(shared)": shared + (0 if self._pretrained is None else self._pretrained.nbytes)}
 
     def predict(self, x: Any, environment: str | None = None) -> Labels:
         """The class of each row, among all seen so far."""
@@ -671,13 +716,13 @@ class VariationalLearner:
         best = probabilities.argmax(axis=1)
         return InferredEnvironment(np.array(self.environments)[best], probabilities.max(axis=1), probabilities)
 
-    def _environment_probabilities(self, rows: Rows) -> Float[np.ndarray, "n environments"]:
+    def _environment_probabilities(self, rows: Inputs) -> Float[np.ndarray, "n environments"]:
         dimensions = float(np.mean([len(snapshot.classes) for snapshot in self.snapshots]))
         evidence = [self._in_chunks(partial(snapshot.evidence, dimensions=dimensions), rows) for snapshot in self.snapshots]
         probabilities: NDArray[np.float32] = torch.from_numpy(np.stack(evidence, axis=1)).softmax(dim=1).numpy()
         return probabilities
 
-    def _proba(self, rows: Rows, environment: str) -> Float[np.ndarray, "n classes"]:
+    def _proba(self, rows: Inputs, environment: str) -> Float[np.ndarray, "n classes"]:
         module, answer = self._module(environment), self._answering()
         return self._in_chunks(lambda chunk: answer(module(chunk)).softmax(dim=1), rows)
 
@@ -702,22 +747,25 @@ class VariationalLearner:
             raise NotSolvableYet(f'"{environment}" is still being learned. Learn it again to continue.')
         raise UnknownEnvironment(f'No environment is called "{environment}". Learned so far: {self.environments}.')
 
-    def _checked_query(self, x: Any) -> Rows:
+    def _checked_query(self, x: Any) -> Inputs:
         if not self.snapshots:
             waiting = f" Waiting: {self.queued}." if self.queued else ""
             raise NotSolvableYet(f"Nothing has been learned yet. Give support and query to `learn(...)`.{waiting}")
         rows = as_rows(x, "query")
         if rows.shape[1:] != self._row_shape:
             raise InputError(f"Rows of the query have shape {rows.shape[1:]}, what was learned has {self._row_shape}.")
+        self._fitted(rows[:1])
         return rows
 
     @torch.no_grad()
-    def _in_chunks(self, function: Callable[[Tensor], Tensor], rows: Rows, size: int = 4096) -> NDArray[np.float32]:
+    def _in_chunks(self, function: Callable[[Tensor], Tensor], rows: Inputs) -> NDArray[np.float32]:
+        """`function` of some rows at a time, so that memory does not grow with their number."""
+        size = max(1, min(ROWS_AT_ONCE, NUMBERS_AT_ONCE // rows[0].size))
         training = [module for module in (self.inference,) if module is not None and module.training]
         for module in training:
             module.eval()
         try:
-            parts = [function(_tensor(rows[i : i + size], self.device)).cpu() for i in range(0, len(rows), size)]
+            parts = [function(self._inputs(rows[i : i + size])).cpu() for i in range(0, len(rows), size)]
         finally:
             for module in training:
                 module.train()
@@ -763,7 +811,8 @@ class VariationalLearner:
         lesson = self._lesson
         state = {
             "learner": type(self).__name__,
-            "config": asdict(self.config),
+            "config": settings_to_json(self.config),
+            **({} if self._pretrained is None else {"backbone": self._pretrained.pictures.identity.to_json()}),
             "classes": self._classes,
             "row_shape": self._row_shape,
             "lessons": self._lessons,
@@ -778,16 +827,22 @@ class VariationalLearner:
         cls,
         path: str | Path,
         *,
-        backbone: Callable[[], nn.Module] | None = None,
+        backbone: Callable[[], nn.Module] | str | Path | None = None,
         device: str | torch.device = "cpu",
     ) -> VariationalLearner:
-        """The learner that was saved there. One with a backbone needs the same `backbone` to make its networks from."""
+        """The learner that was saved there. One with a network of your own needs the same `backbone` to make its networks from;
+        one with a pretrained network finds it where it was, or in the folder `backbone`."""
         tensors, state = checkpoints.load(path)
         where = str(path)
         if state.get("learner") != cls.__name__:
             raise CheckpointError(f"{where} holds a {state.get('learner')!r}, not a {cls.__name__}. Load it with its own class.")
         config = settings_from_json(VariationalConfig, state.get("config"), where)
-        learner = cls(config, backbone=backbone, device=device)
+        if isinstance(backbone, (str, Path)) and config.backbone is None:
+            raise CheckpointError(f"{where} has no pretrained backbone to be found in {backbone}; leave `backbone` out.")
+        if isinstance(backbone, (str, Path)) or (backbone is None and config.backbone is not None):
+            learner = cls._with_its_backbone(config, backbone, state.get("backbone"), where, device)
+        else:
+            learner = cls(config, backbone=backbone, device=device)
         try:
             learner._restore(checkpoints.Folder(tensors), state, where)
         except CheckpointError:
@@ -796,6 +851,28 @@ class VariationalLearner:
             raise CheckpointError(
                 f"{where} is damaged or was saved with another backbone ({_in_one_line(error)}). Restore it from a copy."
             ) from error
+        return learner
+
+    @classmethod
+    def _with_its_backbone(
+        cls, config: VariationalConfig, backbone: str | Path | None, identity: Any, where: str, device: str | torch.device
+    ) -> VariationalLearner:
+        """A new learner with the pretrained network that a saved one had."""
+        there = config.backbone if backbone is None else str(backbone)
+        hint = "Say where its backbone is: load(..., backbone=FOLDER)."
+        try:
+            learner = cls(replace(config, backbone=there), device=device)
+        except InputError as error:
+            raise CheckpointError(
+                f"{where} was learned with {config.backbone}, which cannot be used now. {error} {hint}"
+            ) from error
+        assert learner._pretrained is not None
+        if (found := learner._pretrained.pictures.identity.to_json()) != identity:
+            other = [name for name in found if not isinstance(identity, dict) or found[name] != identity.get(name)]
+            raise CheckpointError(
+                f"{where} was learned with {config.backbone}, but {there} is now another backbone (its {' and '.join(other)} "
+                f"differs). {hint}"
+            )
         return learner
 
     def _restore(self, tensors: checkpoints.Folder, state: dict[str, Any], where: str) -> None:
@@ -891,7 +968,7 @@ class VariationalLearner:
         with initialised_from(self.config.seed):
             backbone = None if self._backbone is None else self._backbone().to(self.device)
         with torch.device("meta"):
-            module = InferenceModule(inputs, self.config.latent, self.config.features, backbone)
+            module = self._inference_module(inputs, backbone)
         return tensors.into(module)
 
     def _restored_decoder(self, tensors: checkpoints.Folder) -> Decoder | None:
@@ -947,18 +1024,18 @@ class VariationalLearner:
         return self.inference, self.hypothesis, self.adversary
 
 
-def _tensor(x: Rows, device: torch.device) -> Tensor:
+def _tensor(x: Inputs, device: torch.device) -> Tensor:
     """Rows on the device; on a CPU without a copy, since nothing here writes to them."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(x).to(device)
 
 
-def _features_of(backbone: nn.Module, x: Rows) -> int:
+def _features_of(backbone: nn.Module, x: Tensor) -> int:
     """How many features the backbone gives, found on two rows."""
     with torch.no_grad():
         was_training = backbone.training
-        features = backbone.eval()(torch.from_numpy(x[:2].copy()))
+        features = backbone.eval()(x)
         backbone.train(was_training)
     if features.ndim != 2:
         raise InputError(f"The backbone must give one vector a row, got shape {tuple(features.shape)} for two rows.")

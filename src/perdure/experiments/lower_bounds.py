@@ -99,7 +99,7 @@ class SupportOnly:
 
 def _as_vectors(x: Rows) -> Rows:
     """Pictures as their pixels."""
-    return x.reshape(len(x), -1)
+    return x.reshape(len(x), -1).astype(np.float32, copy=False)
 
 
 def logistic_regression(x: Rows, y: Labels) -> Scores:

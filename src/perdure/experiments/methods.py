@@ -18,6 +18,7 @@ from perdure.experiments.lower_bounds import lda, nearest_class_mean, source_onl
 from perdure.experiments.runner import PROTOCOLS, Learner, Run, held_out, run
 from perdure.metrics import accuracy, coverage_risk, expected_calibration_error
 from perdure.progress import Progress
+from perdure.settings import settings_to_json
 from perdure.streams import Environment, Labels, Query, Rows, Scenario, Support, as_labels
 from perdure.variational import VariationalConfig, VariationalLearner
 
@@ -118,7 +119,7 @@ class Method:
 
     def to_json(self) -> dict[str, Any]:
         """What tells it from every other method."""
-        config = None if self.config is None else asdict(self.config)
+        config = None if self.config is None else settings_to_json(self.config)
         analytic = {} if self.analytic is None else {"analytic": asdict(self.analytic), "revision": ANALYTIC_REVISION}
         return {"kind": self.kind, "config": config, **({} if self.backbone is None else {"backbone": self.backbone}), **analytic}
 

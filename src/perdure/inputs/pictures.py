@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import re
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Num, Shaped, UInt8
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from perdure.errors import InputError
@@ -26,6 +29,7 @@ from perdure.inputs.backbones import (
     identify,
     in_words,
     load_network,
+    threads,
 )
 
 if TYPE_CHECKING:
@@ -213,18 +217,35 @@ class PretrainedNetwork(nn.Module):
     Batch norm always uses the running statistics it came with, while its scale and offset are trained like any other weight.
     By the statistics of a batch, support and query rows, which go through together while learning, would influence each other,
     and a query's answer would depend on who is asked with it.
+
+    What is not trained is a buffer that no save holds, for it can be had from where the network came from; copies share it.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, network: nn.Module, preprocessing: Preprocessing) -> None:
+    def __init__(self, network: nn.Module, preprocessing: Preprocessing, finetune: str = "all") -> None:
         super().__init__()
         self.network = network
         self.preprocessing = preprocessing
         self.register_buffer("mean", torch.tensor(preprocessing.mean)[:, None, None])
         self.register_buffer("std", torch.tensor(preprocessing.std)[:, None, None])
+        trained = {id(parameter) for parameter in _trained(network, finetune)}
+        for module in self.modules():
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                if id(parameter) not in trained:
+                    delattr(module, name)
+                    module.register_buffer(name, parameter.detach())
+            for name, constant in list(module.named_buffers(recurse=False)):
+                module.register_buffer(name, constant, persistent=False)
         self.train(self.training)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PretrainedNetwork:
+        """Another to be trained on its own."""
+        memo.update({id(constant): constant for constant in self.buffers()})
+        copied = memo[id(self)] = type(self).__new__(type(self))
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
 
     def train(self, mode: bool = True) -> PretrainedNetwork:
         """As usual, but never batch norm."""
@@ -253,12 +274,29 @@ class PretrainedNetwork(nn.Module):
         return pooled.flatten(1)
 
 
-def pretrained(backbone: str | Path) -> PretrainedNetwork:
+def _trained(network: nn.Module, finetune: str) -> list[nn.Parameter]:
+    """All weights, none, or those from the first of the last so many blocks on, in the order in which the network lists them.
+
+    The blocks are the members of its largest list of modules: the stages of a ResNet, the layers of a ViT.
+    """
+    weights = list(network.parameters())
+    if finetune in ("all", "none"):
+        return weights if finetune == "all" else []
+    lists = [module for module in network.modules() if isinstance(module, nn.ModuleList)]
+    blocks = max(lists, key=lambda blocks: sum(weight.numel() for weight in blocks.parameters()), default=nn.ModuleList())
+    last = int(finetune.removeprefix("last "))
+    if last > len(blocks):
+        raise InputError(f'`finetune="{finetune}"` asks for more blocks than the {len(blocks)} of {type(network).__name__}.')
+    first = next(blocks[-last].parameters())
+    return weights[next(place for place, weight in enumerate(weights) if weight is first) :]
+
+
+def pretrained(backbone: str | Path, finetune: str = "all") -> PretrainedNetwork:
     """A network by the name of its folder or on the Hugging Face hub; of CLIP and SigLIP the half that sees pictures."""
     folder = find_files(backbone, "pictures")
     preprocessing = Preprocessing.read(folder)
     network = load_network(folder, "pictures")
-    return PretrainedNetwork(getattr(network, "vision_model", network), preprocessing)
+    return PretrainedNetwork(getattr(network, "vision_model", network), preprocessing, finetune)
 
 
 class PictureBackbone:
@@ -281,6 +319,22 @@ class PictureBackbone:
             network = pretrained(self.folder).eval().to(self.running.device)
             self._network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return self._network
+
+    def rows(self, pictures: Sequence[Any] | NDArray[Any]) -> UInt8[np.ndarray, "n 3 height width"]:
+        """Pictures as a learner that trains this network takes them: resized and cropped, their colours as bytes.
+
+        They are paths, contents of files, Pillow's pictures or arrays, like those that become features.
+        """
+
+        def seen(item: Any) -> UInt8[np.ndarray, "height width 3"]:
+            return self.prepare(self.content(item) if isinstance(item, (str, Path)) else item, item)
+
+        assert self.preprocessing.size is not None
+        rows = np.empty((len(pictures), 3, *self.preprocessing.size), np.uint8)
+        with ThreadPoolExecutor(threads()) as pool:  # decoders let other threads run meanwhile
+            for row, pixels in zip(rows, pool.map(seen, pictures), strict=True):
+                row[...] = pixels.transpose(2, 0, 1)
+        return rows
 
     def order(self, items: Sequence[Any]) -> Sequence[int]:
         """As they come."""
@@ -318,6 +372,34 @@ class PictureBackbone:
         with self.running.mixed(exact=exact):
             x = stacked.to(device, non_blocking=True).permute(0, 3, 1, 2).float() / 255
             return self.network.pooled(x).float()
+
+
+class FineTuned:
+    """Makes a copy of a pretrained network for each environment, to be trained on its own."""
+
+    def __init__(self, name: str | Path, finetune: str, device: torch.device) -> None:
+        self.pictures = PictureBackbone(name, device="cpu")
+        self.finetune, self.device = finetune, device
+        self._original: PretrainedNetwork | None = None
+
+    def __call__(self) -> PretrainedNetwork:
+        if self._original is None:
+            self._original = pretrained(self.pictures.folder, self.finetune).to(self.device)
+        return copy.deepcopy(self._original)
+
+    @property
+    def nbytes(self) -> int:
+        """Of what copies begin from and share."""
+        original = self._original
+        return 0 if original is None else sum(tensor.nbytes for tensor in (*original.parameters(), *original.buffers()))
+
+    def fitted(self, x: Shaped[np.ndarray, "n *picture"]) -> Num[np.ndarray, "n 3 height width"]:
+        """Pictures as the network wants them. Those that have its size already are taken as they are."""
+        if x.shape[1:] != (3, *(self.pictures.preprocessing.size or ())):
+            return self.pictures.rows(x)
+        if x.dtype != np.uint8 and not (x.min() >= 0 and x.max() <= 1):
+            raise InputError("Pictures of fractions must go from 0 to 1; undo their normalisation, or give bytes (uint8).")
+        return x
 
 
 def _as_picture(item: Any) -> Image:
