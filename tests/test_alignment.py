@@ -48,7 +48,7 @@ def aligned(support: Moments, x: np.ndarray, **settings: Any) -> Alignment:
     """As the learner does by default."""
     config = AnalyticConfig()
     defaults = {"shrinkage": config.alignment_shrinkage} | {
-        name: getattr(config, name) for name in ("neighbours", "spread", "rounds", "guard")
+        name: getattr(config, name) for name in ("neighbours", "neighbour_shrinkage", "spread", "rounds", "guard")
     }
     return align(support, x, **{**defaults, **settings})
 

@@ -29,6 +29,7 @@ from perdure import (
     Support,
     alignment,
 )
+from perdure.analytic import prepared
 from perdure.statistics import Moments
 
 
@@ -461,7 +462,9 @@ def test_what_the_guard_decides_is_said_recorded_saved_and_loaded(tmp_path: Path
     learner.save(tmp_path)
     assert [entry["adapted"] for entry in json.loads((tmp_path / "state.json").read_text())["environments"]] == [False, True]
     assert AnalyticLearner.load(tmp_path).adapted == {"a": False, "b": True}
-    np.testing.assert_array_equal(learner.transform(halves(GUARDED)[1].x, "a"), learner._prepared(halves(GUARDED)[1].x))
+    np.testing.assert_array_equal(
+        learner.transform(halves(GUARDED)[1].x, "a"), prepared(halves(GUARDED)[1].x, learner.config.power)
+    )
 
 
 # Settings and saves

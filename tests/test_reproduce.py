@@ -25,6 +25,7 @@ from perdure.experiments.ledger import Result, Store
 from perdure.experiments.methods import Setting
 from perdure.experiments.pool import Failure, Task
 from perdure.experiments.reproduce import Experiment, RunsFailed
+from perdure.report.studies import Figure
 from perdure.report.tables import Table
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -421,7 +422,8 @@ def test_there_is_something_to_reproduce() -> None:
 def test_no_method_states_what_its_setting_overwrites(name: str) -> None:
     """A rate in a row's configuration would be read by people and by nothing else."""
     experiment = reproduce.load(CHECKOUT / "reproduce", name)
-    methods = [row.method for row in experiment.rows] if isinstance(experiment, Table) else [experiment.method]
+    stating = experiment.rows if isinstance(experiment, Table) else [experiment] if isinstance(experiment, Figure) else []
+    methods = [each.method for each in stating]
     overwritten = [field.name for field in fields(Setting) if field.name != "joint_steps"]
     for config in (method.config for method in methods if method.config is not None):
         stated = {field: getattr(config, field) for field in overwritten if field not in ("steps", "warm_up")}

@@ -47,6 +47,9 @@ class AnalyticConfig:
     """How often the alignment is fitted again to its own pseudo-labels."""
     neighbours: int = 10
     """Each query row believes what so many of its likes believe ..."""
+    neighbour_shrinkage: float = 1.0
+    """Likes are looked for by cosine, once the support's covariance within classes, shrunk by this part, is made the identity;
+    1: among rows as they are."""
     spread: float = 0.9
     """... this much more than what it is said to be by itself; below 1."""
     guard: float = 0.1
@@ -61,7 +64,15 @@ class AnalyticConfig:
 
     def __post_init__(self) -> None:
         checked_settings(self, may_be_zero=_MAY_BE_ZERO)
-        for name in ("alignment_shrinkage", "shrinkage", "power", "support_weight", "guard", "unknown_temperature"):
+        for name in (
+            "alignment_shrinkage",
+            "neighbour_shrinkage",
+            "shrinkage",
+            "power",
+            "support_weight",
+            "guard",
+            "unknown_temperature",
+        ):
             if getattr(self, name) > 1:
                 raise InputError(f"`{name}` must be at most 1, got {getattr(self, name)}.")
         if self.spread >= 1:
@@ -208,6 +219,7 @@ class AnalyticLearner:
             query,
             shrinkage=config.alignment_shrinkage,
             neighbours=config.neighbours,
+            neighbour_shrinkage=config.neighbour_shrinkage,
             spread=config.spread,
             rounds=config.rounds,
             guard=config.guard,
@@ -284,20 +296,13 @@ class AnalyticLearner:
             labels = environment.support.classes
             classes = sorted({*classes, *labels})
             belongs = np.eye(len(classes), dtype=np.float32)[np.searchsorted(np.array(classes), environment.support.y)]
-            new = Moments.of(self._prepared(environment.support.x), belongs)
+            new = Moments.of(prepared(environment.support.x, self.config.power), belongs)
             support = new if support is None else new + support.at(_places(before.classes, classes), len(classes))
         if environment.query is not None:
-            query.append(self._prepared(environment.query.x))
+            query.append(prepared(environment.query.x, self.config.power))
         now = {what for half, what in ((environment.support, "support"), (environment.query, "query")) if half is not None}
         whole = before.whole if more else before.whole | now
         return Arriving(classes, support, query, before.domain, whole)
-
-    def _prepared(self, x: Rows) -> Rows:
-        """Features to a power that makes them less skewed, brought to length one."""
-        powered = np.sign(x) * np.abs(x) ** np.float32(self.config.power)
-        length = np.linalg.norm(powered, axis=1, keepdims=True)
-        rows: Rows = powered / np.maximum(length, np.finfo(np.float32).tiny)
-        return rows
 
     def _remember(self, remembered: Remembered) -> None:
         self._remembered[remembered.name] = remembered
@@ -330,7 +335,9 @@ class AnalyticLearner:
 
     def _log_odds(self, rows: Rows, temperature: float) -> Float[np.ndarray, "n cells"]:
         rule = self._solve().rule
-        log_odds: NDArray[np.float32] = (self._prepared(rows) @ rule.weights + rule.offsets) / np.float32(temperature)
+        log_odds: NDArray[np.float32] = (prepared(rows, self.config.power) @ rule.weights + rule.offsets) / np.float32(
+            temperature
+        )
         return log_odds
 
     @property
@@ -399,7 +406,7 @@ class AnalyticLearner:
     def transform(self, x: Any, environment: str) -> Float[np.ndarray, "n features"]:
         """Features of rows of this environment, moved to where its support lies."""
         remembered, rows = self._of(environment), self._checked_query(x)
-        moved: NDArray[np.float32] = self._prepared(rows) - remembered.shift.astype(np.float32)
+        moved: NDArray[np.float32] = prepared(rows, self.config.power) - remembered.shift.astype(np.float32)
         return moved
 
     def inferred_environment(self, x: Any) -> InferredEnvironment:
@@ -600,6 +607,14 @@ class AnalyticLearner:
             raise ValueError("labels of two kinds")
         if self._remembered:
             self._solve()  # sums of no rows have no solution; and it is wanted anyway
+
+
+def prepared(x: Rows, power: float) -> Rows:
+    """Features to a power that makes them less skewed, brought to length one."""
+    powered = np.sign(x) * np.abs(x) ** np.float32(power)
+    length = np.linalg.norm(powered, axis=1, keepdims=True)
+    rows: Rows = powered / np.maximum(length, np.finfo(np.float32).tiny)
+    return rows
 
 
 _PARTS = ("weight", "sums", "second")

@@ -110,10 +110,9 @@ class Planned:
     """What is computed with the method instead of scoring it under every protocol: a name in `STUDIES`."""
 
     def __post_init__(self) -> None:
-        if self.study is not None and (self.study not in STUDIES or self.method.kind != "continual"):
-            raise InputError(
-                f"A study is one of {', '.join(STUDIES)} of a continual learner; got {self.study!r} of {self.method.kind!r}."
-            )
+        if self.study is not None and (self.study not in STUDIES or self.method.kind != STUDIES[self.study].kind):
+            each = ", ".join(f"{name!r} of {study.kind!r}" for name, study in STUDIES.items())
+            raise InputError(f"A study is one of {each}; got {self.study!r} of {self.method.kind!r}.")
         if self.method.orderless:
             object.__setattr__(self, "place", self.place.unordered())
 
@@ -170,9 +169,8 @@ class Planned:
 
         computed_with = {"device": _device_name(device), "torch": str(torch.__version__)}
         if self.study is not None:
-            assert self.method.config is not None
             scenario, began = self.place.scenario(inductive=self.inductive), time.perf_counter()
-            numbers = STUDIES[self.study].measure(self.method.config, scenario, device, progress)
+            numbers = STUDIES[self.study].measure(self.method.config or self.method.analytic, scenario, device, progress)
             return Result({}, {}, {}, [time.perf_counter() - began], 0, computed_with, numbers)
         measured = measure(self.method, self.place.scenario(inductive=self.inductive), device=device, progress=progress)
         return Result(
