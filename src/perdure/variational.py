@@ -411,7 +411,8 @@ class VariationalLearner:
                 raise InputError(
                     f'Rows of the {what} of "{name}" have shape {half.x.shape[1:]}; without a backbone each must be a vector.'
                 )
-            self._fitted(half.x[:1])
+            if self._pretrained is not None:
+                self._pretrained.check(half.x)
         refuse_misfits(environment, self._row_shape, self._classes)
         if environment.support is not None:
             refuse_one_class(name, environment.support.classes)
@@ -754,7 +755,8 @@ class VariationalLearner:
         rows = as_rows(x, "query")
         if rows.shape[1:] != self._row_shape:
             raise InputError(f"Rows of the query have shape {rows.shape[1:]}, what was learned has {self._row_shape}.")
-        self._fitted(rows[:1])
+        if self._pretrained is not None:
+            self._pretrained.check(rows)
         return rows
 
     @torch.no_grad()

@@ -327,7 +327,7 @@ class PictureBackbone:
         """
 
         def seen(item: Any) -> UInt8[np.ndarray, "height width 3"]:
-            return self.prepare(self.content(item) if isinstance(item, (str, Path)) else item, item)
+            return self.prepare(self.content(item) if isinstance(item, (str, Path, bytes)) else b"", item)
 
         assert self.preprocessing.size is not None
         rows = np.empty((len(pictures), 3, *self.preprocessing.size), np.uint8)
@@ -393,13 +393,15 @@ class FineTuned:
         original = self._original
         return 0 if original is None else sum(tensor.nbytes for tensor in (*original.parameters(), *original.buffers()))
 
-    def fitted(self, x: Shaped[np.ndarray, "n *picture"]) -> Num[np.ndarray, "n 3 height width"]:
-        """Pictures as the network wants them. Those that have its size already are taken as they are."""
-        if x.shape[1:] != (3, *(self.pictures.preprocessing.size or ())):
-            return self.pictures.rows(x)
+    def check(self, x: Shaped[np.ndarray, "n *picture"]) -> None:
+        """Refuse what are no pictures."""
         if x.dtype != np.uint8 and not (x.min() >= 0 and x.max() <= 1):
             raise InputError("Pictures of fractions must go from 0 to 1; undo their normalisation, or give bytes (uint8).")
-        return x
+        self.fitted(x[:1])
+
+    def fitted(self, x: Shaped[np.ndarray, "n *picture"]) -> Num[np.ndarray, "n 3 height width"]:
+        """Pictures as the network wants them. Those that have its size already are taken as they are."""
+        return x if x.shape[1:] == (3, *(self.pictures.preprocessing.size or ())) else self.pictures.rows(x)
 
 
 def _as_picture(item: Any) -> Image:
