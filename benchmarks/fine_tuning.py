@@ -1,6 +1,6 @@
 """What fine-tuning the ResNet-50 costs and brings, on real pictures: Office-31, D→A and then D→W, beside its frozen features.
 
-    python benchmarks/fine_tuning.py DATA [--steps 400] [--count 217] [--batch 32] [--finetune "last 1" all] [--device auto]
+    python benchmarks/fine_tuning.py DATA [--steps 300] [--count 217] [--batch 32] [--finetune "last 1" all] [--device auto]
 
 DATA is the folder of test data (`PERDURE_DATA`): it holds `backbones/resnet50-imagenet` and `office31_images_small`. Accuracies
 are of the very queries that were adapted to, after the last step, one seed. The solver starts afresh in each environment, so that
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -183,18 +184,18 @@ def measure(folder: Path, *, steps: int, count: int, batch: int, finetune: Seque
             for name, each in ((each.name, each) for each in features.environments)
             if each.query is not None
         },
-        "speeds": [
-            asdict(speed(tuned(finetune=part, precision=precision), first, max(2, min(60, steps)), device))
-            for part in finetune
-            for precision in ("float32", "bfloat16")
-        ],
-        "backbone alone": {
-            part: alone(folder / BACKBONE, part, first, batch, device, max(1, min(20, steps))) for part in finetune
-        },
+        "speeds": [],
+        "backbone alone": {},
         "learned": {},
         "bytes": {},
         "seconds": {},
     }
+    for part in finetune:
+        for precision in ("float32", "bfloat16"):
+            fast = speed(tuned(finetune=part, precision=precision), first, max(2, min(60, steps)), device)
+            said["speeds"].append(asdict(fast))
+            print(fast, file=sys.stderr, flush=True)
+        said["backbone alone"][part] = alone(folder / BACKBONE, part, first, batch, device, max(1, min(20, steps)))
     for name, data, settings in (
         ("frozen features", features, replace(config, warm_up=CONFIG.warm_up, steps=CONFIG.steps) if steps >= 100 else config),
         *((f"fine-tuned, {part}", pixels, tuned(finetune=part)) for part in finetune),
@@ -203,6 +204,7 @@ def measure(folder: Path, *, steps: int, count: int, batch: int, finetune: Seque
         found, said["bytes"][name] = learned(settings, data, device)
         said["learned"][name] = {kind: asdict(scores) for kind, scores in found.items()}
         said["seconds"][name] = time.perf_counter() - began
+        print(name, found, file=sys.stderr, flush=True)
     return said
 
 
@@ -237,7 +239,7 @@ def told(said: Mapping[str, Any]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--steps", type=int, default=400, help="an environment; a third of them warm-up")
+    parser.add_argument("--steps", type=int, default=300, help="an environment; a third of them warm-up")
     parser.add_argument("--count", type=int, default=217, help="pictures of each domain")
     parser.add_argument("--batch", type=int, default=CONFIG.batch, help="pictures of each stream in a step")
     parser.add_argument("--finetune", nargs="+", default=["last 1", "all"])
