@@ -934,6 +934,7 @@ def test_the_page_is_true(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     low, high = csv.read_csv("answers.csv")["prediction"].to_numpy(), parquet.read_table("answers.parquet")
     assert np.mean(np.isin(low, [0, 1])) > 0.9
     assert high.column_names == ["prediction", "environment", "confidence", *(f"probability_{i}" for i in range(4))]
+    assert f"`{shlex.join(GOOD[2:])}`" in page
 
 
 def test_demo_is_called_as_asked(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
