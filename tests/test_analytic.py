@@ -467,6 +467,53 @@ def test_what_the_guard_decides_is_said_recorded_saved_and_loaded(tmp_path: Path
     )
 
 
+# Domains that come back
+
+
+def visits(rows: int, domain: str | None, *, elsewhere: float = 0.0) -> list[Environment]:
+    """Four environments of two classes each, with so many query rows, all moved alike; `elsewhere`: two supports lie apart."""
+    rng = np.random.default_rng(3)
+    move, aside, found = 0.6 * rng.normal(size=20), elsewhere * rng.normal(size=20), []
+    for visit in range(4):
+        centres = 2 + rng.normal(size=(2, 20))
+        y_s, y_q = np.arange(60) % 2, np.arange(rows) % 2
+        x_s = centres[y_s] + 0.7 * rng.normal(size=(60, 20)) + aside * (visit % 2)
+        x_q = centres[y_q] + 0.7 * rng.normal(size=(rows, 20)) + move
+        found.append(Environment(f"visit {visit}", Support(x_s, y_s + 2 * visit), Query(x_q), domain=domain))
+    return found
+
+
+def moves(learner: AnalyticLearner) -> np.ndarray:
+    """By how much rows of each environment are moved."""
+    x = np.ones((1, 20), dtype=np.float32)
+    return np.concatenate([prepared(x, learner.config.power) - learner.transform(x, name) for name in learner.environments])
+
+
+def test_visits_of_one_domain_say_together_how_far_it_is() -> None:
+    (truth,) = moves(learned([replace(visits(2000, None)[0], name="many rows")]))
+    alone, together = moves(learned(visits(6, None))), moves(learned(visits(6, "ward 7")))
+    assert np.square(together - truth).sum() < 0.6 * np.square(alone - truth).sum()
+    np.testing.assert_array_equal(moves(learned(visits(6, "ward 7")[:1])), alone[:1])
+
+
+def test_visits_from_supports_that_lie_elsewhere_stay_apart() -> None:
+    alone, together = (moves(learned(visits(300, domain, elsewhere=1.0))) for domain in (None, "ward 7"))
+    between = np.square(alone[0] - alone[1]).sum()
+    assert np.square(together - alone).sum(axis=1).max() < 0.02 * between
+
+
+def test_visits_in_any_order_and_forgotten_ones_leave_the_same(tmp_path: Path) -> None:
+    all_of_them, x = visits(6, "ward 7"), everything(visits(6, None))
+    learner = learned(all_of_them[::-1])
+    assert_answers_agree(learner, learned(all_of_them), x)
+    learner.save(tmp_path)
+    np.testing.assert_array_equal(AnalyticLearner.load(tmp_path).predict_proba(x), learner.predict_proba(x))
+    learner.forget("visit 1")
+    never = learned(each for each in all_of_them[::-1] if each.name != "visit 1")
+    np.testing.assert_array_equal(learner.predict_proba(x), never.predict_proba(x))
+    np.testing.assert_array_equal(moves(learner), moves(never))
+
+
 # Settings and saves
 
 

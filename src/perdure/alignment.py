@@ -41,6 +41,8 @@ class Alignment:
     beliefs: Float[np.ndarray, "n classes"]
     shift: Float[np.ndarray, " features"]
     """From where the support lies to where the query does; zero if nothing was adapted."""
+    noise: float
+    """Expected squared length of what chance adds to that."""
     adapted: bool
     explained: tuple[float, float]
     """What decided: which part of the query's scatter its classes account for, by the source-only and by the adapted answer."""
@@ -88,7 +90,7 @@ def align(
             means = (support.weight[:, None] * own + beliefs.T @ aligned) / both[:, None]
             residue = away - shift
             covariance = (about_zero + len(x) * np.outer(residue, residue) - (means.T * both) @ means) / both.sum()
-        return Fit(beliefs, weight, shift)
+        return Fit(beliefs, weight, shift, noise)
 
     fit, helps = fitted(support.weight), True
     alone, clear = explained_scatter(source, about_mean), explained_scatter(fit.beliefs, about_mean)
@@ -110,8 +112,8 @@ def align(
         helps = of_fit < (1 + TIE) * of_source or alone < BLURRED * clear
     explained = (alone, explained_scatter(fit.beliefs, about_mean))
     if not helps or explained[1] < (1 - guard) * explained[0]:
-        return Alignment(source, np.zeros_like(fit.shift), False, explained)
-    return Alignment(fit.beliefs, fit.shift, True, explained)
+        return Alignment(source, np.zeros_like(fit.shift), 0.0, False, explained)
+    return Alignment(fit.beliefs, fit.shift, fit.noise, True, explained)
 
 
 class Fit(NamedTuple):
@@ -121,6 +123,8 @@ class Fit(NamedTuple):
     weight: Float[np.ndarray, " classes"]
     """Of each class in the query: how many rows it seems to have."""
     shift: Float[np.ndarray, " features"]
+    noise: float
+    """Expected squared length of what chance adds to the shift."""
 
 
 def apart(one: Float[np.ndarray, " classes"], other: Float[np.ndarray, " classes"]) -> float:
@@ -131,8 +135,10 @@ def apart(one: Float[np.ndarray, " classes"], other: Float[np.ndarray, " classes
 def held_out_temperature(support: Moments, x: Rows, aligned: Alignment, *, shrinkage: float, support_weight: float) -> float:
     """What scores are divided by to be as sure as they are right, as far as that shows without a label of the query.
 
-    A classifier of the support and half of the query answers the other half, and the other way round. How often that is right is
-    taken from the alignment's beliefs, which have seen those rows and their neighbours; the mean probability is made as high.
+    A classifier of the support and half of the query answers the other half, and the other way round. How often that is right
+    lies between two numbers of the alignment, which has seen those rows and their neighbours: its mean belief in the answers,
+    which is low because beliefs are spread, and how often its likeliest class is the answer, which is high because it errs, too.
+    The mean probability is made the middle of the two.
     """
     first = np.zeros(len(x), dtype=bool)
     first[evenly_ordered(x)[::2]] = True
@@ -143,7 +149,9 @@ def held_out_temperature(support: Moments, x: Rows, aligned: Alignment, *, shrin
         means = (support_weight * (support.sums + support.weight[:, None] * aligned.shift) + query.sums) / weight[:, None]
         rule = discriminant(means, (within + query.within) / (support.rows + query.rows), shrinkage)
         scores[~learned] = x[~learned] @ rule.weights + rule.offsets
-    right = float(aligned.beliefs[np.arange(len(x)), scores.argmax(axis=1)].mean())
+    answers = scores.argmax(axis=1)
+    believed = float(aligned.beliefs[np.arange(len(x)), answers].mean())
+    right = (believed + float((aligned.beliefs.argmax(axis=1) == answers).mean())) / 2
     low, high = np.log(COLDEST), np.log(WARMEST)
     for _ in range(20):
         middle = (low + high) / 2

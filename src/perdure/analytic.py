@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from perdure import checkpoint as checkpoints
-from perdure.alignment import COLDEST, WARMEST, Discriminant, align, discriminant, held_out_temperature, softmax
+from perdure.alignment import COLDEST, WARMEST, Discriminant, align, discriminant, held_out_temperature, shrunk_to_zero, softmax
 from perdure.answers import InferredEnvironment, abstaining
 from perdure.errors import CheckpointError, InputError, NotSolvableYet, UnknownEnvironment
 from perdure.progress import Progress
@@ -103,6 +103,8 @@ class Remembered:
     query: Moments
     shift: Float[np.ndarray, " features"]
     """From where the support lies to where the query does."""
+    noise: float
+    """Expected squared length of what chance adds to that."""
     adapted: bool
     explained: tuple[float, float]
     domain: str | None
@@ -115,11 +117,11 @@ class Remembered:
         scatter: NDArray[np.float64] = self.support.within + self.query.within
         return scatter
 
-    def means(self, support_weight: float) -> Float[np.ndarray, "own features"]:
-        """Of each class where the query lies; moved support rows count `support_weight` of a query row."""
+    def means(self, shift: Float[np.ndarray, " features"], support_weight: float) -> Float[np.ndarray, "own features"]:
+        """Of each class where the query lies; support rows, moved by `shift`, count `support_weight` of a query row."""
         support, query = self.support, self.query
         support_weight = max(support_weight, NEXT_TO_NOTHING)  # of a class that no query row seems to have
-        moved = support.sums + support.weight[:, None] * self.shift
+        moved = support.sums + support.weight[:, None] * shift
         weight = support_weight * support.weight + query.weight
         means: NDArray[np.float64] = (support_weight * moved + query.sums) / weight[:, None]
         return means
@@ -233,6 +235,7 @@ class AnalyticLearner:
                 arriving.support,
                 Moments.of(query, aligned.beliefs),
                 aligned.shift,
+                aligned.noise,
                 aligned.adapted,
                 aligned.explained,
                 arriving.domain,
@@ -323,7 +326,7 @@ class AnalyticLearner:
                     within += remembered.within
                 self._within = within
             rows = sum(remembered.support.rows + remembered.query.rows for remembered in each)
-            means = np.concatenate([remembered.means(self.config.support_weight) for remembered in each])
+            means = np.concatenate([remembered.means(self._shift(remembered), self.config.support_weight) for remembered in each])
             rule = discriminant(means, self._within / rows, self.config.shrinkage)
             classes = self.classes
             self._solved = Solved(
@@ -332,6 +335,23 @@ class AnalyticLearner:
                 np.concatenate([_places(remembered.classes, classes) for remembered in each]),
             )
         return self._solved
+
+    def _shift(self, remembered: Remembered) -> Float[np.ndarray, " features"]:
+        """From where its support lies to where its query does.
+
+        Visits of one domain say it together: each is moved to their mean as far as chance alone may have kept it from there, so
+        that visits from supports that lie elsewhere stay apart.
+        """
+        visits = [
+            each
+            for each in self._remembered.values()
+            if each.adapted and remembered.adapted and each.domain is not None and each.domain == remembered.domain
+        ]
+        if len(visits) < 2:
+            return remembered.shift
+        together = np.average([each.shift for each in visits], axis=0, weights=[each.query.rows for each in visits])
+        shift: NDArray[np.float64] = together + shrunk_to_zero(remembered.shift - together, remembered.noise)
+        return shift
 
     def _log_odds(self, rows: Rows, temperature: float) -> Float[np.ndarray, "n cells"]:
         rule = self._solve().rule
@@ -406,7 +426,7 @@ class AnalyticLearner:
     def transform(self, x: Any, environment: str) -> Float[np.ndarray, "n features"]:
         """Features of rows of this environment, moved to where its support lies."""
         remembered, rows = self._of(environment), self._checked_query(x)
-        moved: NDArray[np.float32] = prepared(rows, self.config.power) - remembered.shift.astype(np.float32)
+        moved: NDArray[np.float32] = prepared(rows, self.config.power) - self._shift(remembered).astype(np.float32)
         return moved
 
     def inferred_environment(self, x: Any) -> InferredEnvironment:
@@ -522,6 +542,7 @@ class AnalyticLearner:
                     "classes": each.classes,
                     "domain": each.domain,
                     "temperature": each.temperature,
+                    "noise": each.noise,
                     "adapted": each.adapted,
                     "explained": each.explained,
                 }
@@ -578,6 +599,7 @@ class AnalyticLearner:
                 _moments(folder.folder("support"), len(classes), features),
                 _moments(folder.folder("query"), len(classes), features),
                 shift,
+                _noise(entry["noise"]),
                 _truth(entry["adapted"]),
                 (source, adapted),
                 _domain(entry["domain"]),
@@ -660,6 +682,12 @@ def _truth(value: Any) -> bool:
 def _temperature(value: Any) -> float:
     if type(value) is not float or not COLDEST <= value <= WARMEST:
         raise ValueError(f"expected a temperature from {COLDEST} to {WARMEST}, got {value!r}")
+    return value
+
+
+def _noise(value: Any) -> float:
+    if type(value) is not float or not 0 <= value < np.inf:
+        raise ValueError(f"expected a squared length, got {value!r}")
     return value
 
 

@@ -83,6 +83,6 @@ def scenario(name: str, features: FrozenFeatures, steps: Sequence[Step], *, indu
             kept, q = np.sort(shuffled[: len(q) // 2]), np.sort(shuffled[len(q) // 2 :])
             aside[step.environment] = Support(features.x[kept], features.classes[kept])
         support = Support(features.x[s], features.classes[s])
-        environments.append(Environment(step.environment, support, Query(features.x[q])))
+        environments.append(Environment(step.environment, support, Query(features.x[q]), domain=step.query))
         transductive[step.environment] = features.classes[q]
     return Scenario(name, environments, Answers(transductive, aside))
