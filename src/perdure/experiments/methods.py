@@ -23,7 +23,7 @@ from perdure.streams import Environment, Labels, Query, Rows, Scenario, Support,
 from perdure.variational import VariationalConfig, VariationalLearner
 
 Kind = Literal["continual", "split", "joint", "analytic", "source-only", "nearest class mean", "LDA"]
-ANALYTIC_REVISION = 3
+ANALYTIC_REVISION = 2
 """Raise it when a change to the analytic learner changes its numbers; those of trained methods stay."""
 
 
