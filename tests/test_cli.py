@@ -1085,6 +1085,8 @@ def test_killed_before_the_first_checkpoint_begins_again(run: Run, files: Files,
         (folder / name).unlink()
     replace(memory, pending={"a": halves}).write(folder)
     assert "a stopped before its first save; learn it again" in run("status", folder).out
+    asked = run("predict", folder, files["aq.csv"], "--environment", "a")
+    assert (asked.code, f'"a" was stopped before its first save. Go on with `perdure learn {folder} …`' in asked.err) == (3, True)
     assert run("learn", folder, *words).code == 0
     assert contents(folder) == contents(learned)
 
