@@ -295,7 +295,7 @@ def test_few_pictures_are_answered_at_a_time_however_many_are_asked_for(resnet: 
     for number in range(2):
         network_of(learner, number).register_forward_pre_hook(lambda module, args: seen.append(len(args[0])))
     np.testing.assert_allclose(learner.predict_proba(x), expected, atol=1e-6)
-    assert seen == [8] * 5 * 2 * 2  # five times, through either snapshot, for how likely it is and for its answer
+    assert seen == [8] * 5 * 2  # five times, through either snapshot once
     monkeypatch.setattr(variational, "NUMBERS_AT_ONCE", 1)
     np.testing.assert_allclose(learner.predict_proba(x[:3]), expected[:3], atol=1e-6)
 
@@ -335,6 +335,20 @@ def test_half_precision_is_close_to_full_and_not_equal_to_it(resnet: Path) -> No
     full, half = (learner_of(tuned(resnet, precision=precision)).predict_proba(x) for precision in ("float32", "bfloat16"))
     assert not np.array_equal(full, half)
     np.testing.assert_allclose(full, half, atol=0.05)
+
+
+def test_a_network_of_your_own_may_multiply_in_half_too() -> None:
+    seen = set[torch.dtype]()
+
+    def own() -> nn.Module:
+        network = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 5))
+        network.register_forward_hook(lambda module, args, out: seen.add(out.dtype))
+        return network
+
+    learner = VariationalLearner(replace(TINY, precision="bfloat16"), backbone=own)
+    learner.learn(scenes("street", 1), progress=False)
+    assert torch.bfloat16 in seen
+    assert learner.predict_proba(noise(2, 0)).dtype == np.float32
 
 
 def test_precision_follows_the_device_unless_it_is_set(resnet: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from perdure import InputError, VariationalConfig, VariationalLearner
 from perdure.experiments import backbones, reproduce
 from perdure.experiments.ledger import Planned
-from perdure.inputs import pictures as inputs
 from perdure.inputs.extraction import extract
 from perdure.inputs.folders import find
 from perdure.inputs.pictures import PictureBackbone, Preprocessing, PretrainedNetwork, open_picture
@@ -122,16 +121,6 @@ def test_rows_do_not_influence_each_other_while_learning() -> None:
     assert network.network.norm.num_batches_tracked == 0
     network(x).sum().backward()
     assert network.network.norm.weight.grad.abs().sum() > 0
-
-
-def test_answers_do_not_depend_on_how_many_go_through_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "AT_ONCE", 2)
-    network = PretrainedNetwork(Corners(), Preprocessing(8, (6, 6), 2, (0.5,) * 3, (0.5,) * 3))
-    x = torch.rand(5, 3, 6, 6, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        torch.testing.assert_close(network(x), network(x[:, :]).clone())
-        assert network(x).shape == (5, 12)
-    torch.testing.assert_close(network(x).detach(), torch.cat([network(x[i : i + 1]).detach() for i in range(5)]))
 
 
 # The real network

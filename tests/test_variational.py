@@ -459,7 +459,9 @@ def test_the_weight_of_a_snapshot_follows_from_how_well_its_prior_fits() -> None
     learner = learner_of(three())
     _, x = xs(three()[1])
     dimensions = (2 + 3 + 2) / 3
-    evidence = torch.stack([s.evidence(torch.from_numpy(x.copy()), dimensions=dimensions) for s in learner.snapshots], dim=1)
+    rows = torch.from_numpy(x.copy())
+    each = [s.evidence(s.inference.encode(rows, "query").mean, dimensions=dimensions) for s in learner.snapshots if s.inference]
+    evidence = torch.stack(each, dim=1)
     np.testing.assert_allclose(learner.inferred_environment(x).probabilities, evidence.softmax(dim=1), rtol=0, atol=1e-6)
 
 

@@ -89,14 +89,13 @@ class Snapshot:
         return tensors
 
     @torch.no_grad()
-    def evidence(self, x: Float[Tensor, "n *input"], *, dimensions: float) -> Float[Tensor, " n"]:
-        r"""How well rows fit this environment: $\log\sum_y\exp(-\tfrac{k}{2D}\|z-\mu_y\|^2)$ at the posterior's mean.
+    def evidence(self, z: Float[Tensor, "n latent"], *, dimensions: float) -> Float[Tensor, " n"]:
+        r"""How well the means of rows' posteriors fit this environment: $\log\sum_y\exp(-\tfrac{k}{2D}\|z-\mu_y\|^2)$.
 
         That is the log-density of its own prior up to a constant, with the squared distance counted as that of k `dimensions`
         instead of all D: z varies in about as many directions as there are classes, not in 512.
         """
-        assert self.inference is not None and self.generate is not None
-        z = self.inference.encode(x, "query").mean
+        assert self.generate is not None
         priors = self.generate.priors
         means = z.new_zeros(1, z.shape[1]) if priors is None else priors.means
         return torch.logsumexp(-0.5 * torch.cdist(z, means).square() * (dimensions / z.shape[1]), dim=1)

@@ -693,12 +693,30 @@ class VariationalLearner:
     def predict_proba(self, x: Any, environment: str | None = None) -> Float[np.ndarray, "n classes"]:
         """Probability of each class. Without an environment, those of all snapshots weighted by how likely each is of the row."""
         rows = self._checked_query(x)
+        answer = self._answering()
         if environment is None and self.config.snapshot == "full" and len(self.snapshots) > 1:
-            weights = self._environment_probabilities(rows)
-            each = (self._proba(rows, name) for name in self.environments)
-            mixed: NDArray[np.float32] = sum(w[:, None] * p for w, p in zip(weights.T, each, strict=True))
-            return mixed
-        return self._proba(rows, self.environments[-1] if environment is None else environment)
+            return self._in_chunks(partial(self._mixed, answer), rows)
+        module = self._module(self.environments[-1] if environment is None else environment)
+        return self._in_chunks(lambda chunk: answer(module(chunk)).softmax(dim=1), rows)
+
+    def _mixed(self, answer: TwoLayerClassifier, x: Float[Tensor, "n *input"]) -> Float[Tensor, "n classes"]:
+        """The answers through every snapshot, weighted; each row is encoded once by each."""
+        encoded = self._encoded(x)
+        mixed: Tensor = sum(
+            weight[:, None] * answer(self._module(name).decode(z)).softmax(dim=1)
+            for name, z, weight in zip(self.environments, encoded, self._weights(encoded).T, strict=True)
+        )
+        return mixed
+
+    def _encoded(self, x: Float[Tensor, "n *input"]) -> list[Float[Tensor, "n latent"]]:
+        """The posterior's mean in every environment."""
+        return [self._module(name).encode(x, "query").mean for name in self.environments]
+
+    def _weights(self, encoded: list[Float[Tensor, "n latent"]]) -> Float[Tensor, "n environments"]:
+        """How likely a row is of each environment."""
+        dimensions = float(np.mean([len(snapshot.classes) for snapshot in self.snapshots]))
+        each = zip(self.snapshots, encoded, strict=True)
+        return torch.stack([snapshot.evidence(z, dimensions=dimensions) for snapshot, z in each], dim=1).softmax(dim=1)
 
     def transform(self, x: Any, environment: str, *, stream: Stream = "query") -> Float[np.ndarray, "n features"]:
         """The domain-agnostic features h of rows of this environment."""
@@ -713,19 +731,9 @@ class VariationalLearner:
                 f'This learner keeps no encoders (snapshot="{self.config.snapshot}"), so it cannot tell environments apart; '
                 "every query passes through the newest one."
             )
-        probabilities = self._environment_probabilities(rows)
+        probabilities = self._in_chunks(lambda chunk: self._weights(self._encoded(chunk)), rows)
         best = probabilities.argmax(axis=1)
         return InferredEnvironment(np.array(self.environments)[best], probabilities.max(axis=1), probabilities)
-
-    def _environment_probabilities(self, rows: Inputs) -> Float[np.ndarray, "n environments"]:
-        dimensions = float(np.mean([len(snapshot.classes) for snapshot in self.snapshots]))
-        evidence = [self._in_chunks(partial(snapshot.evidence, dimensions=dimensions), rows) for snapshot in self.snapshots]
-        probabilities: NDArray[np.float32] = torch.from_numpy(np.stack(evidence, axis=1)).softmax(dim=1).numpy()
-        return probabilities
-
-    def _proba(self, rows: Inputs, environment: str) -> Float[np.ndarray, "n classes"]:
-        module, answer = self._module(environment), self._answering()
-        return self._in_chunks(lambda chunk: answer(module(chunk)).softmax(dim=1), rows)
 
     def _module(self, environment: str) -> InferenceModule:
         """The inference module that queries of this environment pass through."""

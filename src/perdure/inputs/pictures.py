@@ -35,9 +35,6 @@ from perdure.inputs.backbones import (
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-AT_ONCE = 64
-"""So many pictures pass through a network together where nothing is learned, whatever number is asked for."""
-
 
 # -- from a file to pixels ------------------------------------------------------------------------------------------------
 
@@ -256,11 +253,6 @@ class PretrainedNetwork(nn.Module):
         return self
 
     def forward(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n features"]:
-        if torch.is_grad_enabled():
-            return self.pooled(x)
-        return torch.cat([self.pooled(part) for part in torch.split(x, AT_ONCE)])  # no row needs another, so spare memory
-
-    def pooled(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n features"]:
         """The network's own pooled output; without one that of its class token, or the mean over places."""
         out = self.network(pixel_values=(x - self.mean) / self.std)
         pooled: Tensor | None = getattr(out, "pooler_output", None)
@@ -371,7 +363,8 @@ class PictureBackbone:
             stacked = stacked.pin_memory()  # so that it travels while the network works on the batch before
         with self.running.mixed(exact=exact):
             x = stacked.to(device, non_blocking=True).permute(0, 3, 1, 2).float() / 255
-            return self.network.pooled(x).float()
+            features: Tensor = self.network(x)
+            return features.float()
 
 
 class FineTuned:
