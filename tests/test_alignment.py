@@ -16,11 +16,13 @@ from perdure.alignment import (
     discriminant,
     evenly_spread,
     explained_scatter,
+    factored,
     misplaced,
     neighbour_graph,
     shrunk_to_zero,
     softmax,
     spread_over,
+    whitened,
 )
 from perdure.statistics import Moments
 
@@ -47,14 +49,12 @@ def drawn(of_query: list[int], *, rows: int = 40, distance: float = 2.0, shift: 
 def aligned(support: Moments, x: np.ndarray, **settings: Any) -> Alignment:
     """As the learner does by default."""
     config = AnalyticConfig()
-    defaults = {"shrinkage": config.alignment_shrinkage} | {
-        name: getattr(config, name) for name in ("neighbours", "neighbour_shrinkage", "spread", "rounds", "guard")
-    }
+    defaults = {name: getattr(config, name) for name in ("prior", "neighbours", "spread", "rounds", "guard")}
     return align(support, x, **{**defaults, **settings})
 
 
 def by_source(support: Moments, x: np.ndarray) -> np.ndarray:
-    rule = discriminant(support.means, support.within / support.rows, alignment.SOURCE_SHRINKAGE)
+    rule = discriminant(support.means, support.within, support.rows, AnalyticConfig().prior)
     return (x @ rule.weights + rule.offsets).argmax(axis=1)
 
 
@@ -66,32 +66,46 @@ def of_rows(angles: list[float], lengths: list[float]) -> np.ndarray:
 
 
 def test_a_discriminant_equals_one_worked_out_by_hand() -> None:
-    means, covariance = np.array([[1.0, 0], [-1, 2]]), np.diag([2.0, 4])
-    rule = discriminant(means, covariance, 0.5)  # A = diag(1, 2) + 0.5 * 3 * I = diag(2.5, 3.5)
+    means, scatter = np.array([[1.0, 0], [-1, 2]]), np.diag([8.0, 16])
+    rule = discriminant(means, scatter, 4.0, 2.0)  # 4 rows and a prior of 4: A = (diag(8, 16) + 4 * 3 * I) / 8 = diag(2.5, 3.5)
     np.testing.assert_allclose(rule.weights, [[1 / 2.5, -1 / 2.5], [0, 2 / 3.5]], rtol=1e-6)
     np.testing.assert_allclose(rule.offsets, [-0.5 / 2.5, -0.5 * (1 / 2.5 + 4 / 3.5)], rtol=1e-6)
     assert rule.weights.dtype == rule.offsets.dtype == np.float32
 
 
 def test_features_that_vary_together_are_taken_together() -> None:
-    rule = discriminant(np.array([[1.0, 0], [0, 1]]), np.array([[2.0, 1], [1, 2]]), 1e-12)  # inverse: [[2, -1], [-1, 2]] / 3
+    rule = discriminant(np.array([[1.0, 0], [0, 1]]), np.array([[4.0, 2], [2, 4]]), 2.0, 1e-12)  # inverse: [[2, -1], [-1, 2]] / 3
     np.testing.assert_allclose(rule.weights, [[2 / 3, -1 / 3], [-1 / 3, 2 / 3]], rtol=1e-6)
 
 
-def test_shrunk_all_the_way_the_nearest_mean_wins() -> None:
+def test_a_prior_of_many_rows_leaves_the_nearest_mean() -> None:
     rng = np.random.default_rng(0)
     means, x = rng.normal(size=(4, 3)), rng.normal(size=(50, 3)).astype(np.float32)
-    rule = discriminant(means, np.cov(rng.normal(size=(3, 9))), 1.0)
+    rule = discriminant(means, np.cov(rng.normal(size=(3, 9))), 1.0, 1e6)
     nearest = np.square(x[:, None] - means).sum(axis=2).argmin(axis=1)
     np.testing.assert_array_equal((x @ rule.weights + rule.offsets).argmax(axis=1), nearest)
 
 
-@pytest.mark.parametrize("covariance", [np.zeros((3, 3)), 1e-18 * np.diag([1.0, -1, 0])], ids=["nothing", "rounding"])
-def test_without_scatter_the_nearest_mean_wins_in_finite_numbers(covariance: np.ndarray) -> None:
-    rule = discriminant(np.eye(3)[:2], covariance, 0.5)
+@pytest.mark.parametrize("scatter", [np.zeros((3, 3)), 1e-18 * np.diag([1.0, -1, 0])], ids=["nothing", "rounding"])
+def test_without_scatter_the_nearest_mean_wins_in_finite_numbers(scatter: np.ndarray) -> None:
+    rule = discriminant(np.eye(3)[:2], scatter, 2.0, 1.0)
     scores = np.eye(3, dtype=np.float32) @ rule.weights + rule.offsets
     assert np.isfinite(scores).all()
     np.testing.assert_array_equal(softmax(scores)[:2], np.eye(2))
+
+
+def test_the_more_rows_there_are_the_less_the_prior_counts() -> None:
+    means, covariance = np.eye(2), np.diag([1.0, 3])
+    few, many = (discriminant(means, rows * covariance, float(rows), 1.0).weights for rows in (2, 2000))
+    np.testing.assert_allclose(few, np.diag([1 / 1.5, 1 / 2.5]), rtol=1e-6)
+    np.testing.assert_allclose(many, np.diag([1.0, 1 / 3]), rtol=2e-3)
+
+
+def test_what_rows_of_a_class_differ_in_counts_less_among_neighbours() -> None:
+    scatter = np.array([[8.0, 4], [4, 10]])
+    white = whitened(np.array([[2.0, 1], [0, 3]], dtype=np.float32), factored(np.zeros((1, 2)), scatter, 2.0, 1e-12))
+    np.testing.assert_allclose(white, [[1, 0], [0, 1.5]], atol=1e-6)  # A = [[4, 2], [2, 5]] has the factor [[2, 0], [1, 2]]
+    assert white.flags.c_contiguous
 
 
 # A shift

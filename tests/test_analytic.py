@@ -224,8 +224,8 @@ def test_learners_that_do_not_add_up_are_refused() -> None:
         AnalyticLearner.merge(learned([clinic, farm]), learned([clinic]))
     with pytest.raises(InputError, match=r"environments called \['clinic'\]"):
         AnalyticLearner.merge(learned([clinic]), learned([Environment("clinic", halves(clinic)[0])]))
-    with pytest.raises(InputError, match=r"Learners of different configurations do not add up: .*shrinkage=0\.5"):
-        AnalyticLearner.merge(learned([clinic]), learned([farm], AnalyticConfig(shrinkage=0.5)))
+    with pytest.raises(InputError, match=r"Learners of different configurations do not add up: .*prior=0\.5"):
+        AnalyticLearner.merge(learned([clinic]), learned([farm], AnalyticConfig(prior=0.5)))
     with pytest.raises(InputError, match=r"Learners of rows of different shapes do not add up: \[\(6,\), \(9,\)\]"):
         AnalyticLearner.merge(learned([clinic]), learned([wide]))
     with pytest.raises(InputError, match="labels that are integers and strings do not add up; use one kind throughout"):
@@ -521,7 +521,8 @@ def test_visits_in_any_order_and_forgotten_ones_leave_the_same(tmp_path: Path) -
     ("setting", "sentence"),
     [
         ({"spread": 1.0}, "`spread` must be below 1, got 1.0"),
-        ({"shrinkage": 1.5}, "`shrinkage` must be at most 1, got 1.5"),
+        ({"power": 1.5}, "`power` must be at most 1, got 1.5"),
+        ({"prior": 0.0}, "`prior` must be positive, got 0.0"),
         ({"power": 0.0}, "`power` must be positive, got 0.0"),
         ({"rounds": -1}, "`rounds` must be zero or more, got -1"),
         ({"guard": float("nan")}, "`guard` must be zero or more, got nan"),
@@ -534,7 +535,7 @@ def test_settings_that_mean_nothing_are_refused(setting: dict[str, float], sente
 
 
 def test_settings_come_back(tmp_path: Path) -> None:
-    config = replace(AnalyticConfig(), rounds=0, shrinkage=0.25)
+    config = replace(AnalyticConfig(), rounds=0, prior=0.25)
     learned(three(), config).save(tmp_path)
     assert AnalyticLearner.load(tmp_path).config == config
 

@@ -267,7 +267,7 @@ def test_a_pipeline_may_hand_it_frames(output: str, kind: type, wines: Wines) ->
 
 def test_a_clone_has_the_settings_and_has_learned_nothing(wines: Wines) -> None:
     x, y, *_ = wines
-    config = AnalyticConfig(shrinkage=0.25)
+    config = AnalyticConfig(prior=0.25)
     fitted = PerdureClassifier(config, device="cpu", verbose=True).fit(x, y)
     again = clone(fitted)
     assert again.get_params() == {"learner": config, "device": "cpu", "verbose": True}

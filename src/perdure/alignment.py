@@ -18,8 +18,6 @@ from perdure.streams import Rows
 
 GRAPH_ROWS = 8192
 """Neighbours are looked for among at most so many rows of a query, evenly spread; time grows with n times this."""
-SOURCE_SHRINKAGE = 0.5
-"""Of the answer that adapts to nothing."""
 MISMATCH = 0.4
 """Class proportions of support and query that are further apart than this are no chance: class sets may not match."""
 BLURRED = 0.5
@@ -52,9 +50,8 @@ def align(
     support: Moments,
     x: Rows,
     *,
-    shrinkage: float,
+    prior: float,
     neighbours: int,
-    neighbour_shrinkage: float,
     spread: float,
     rounds: int,
     guard: float,
@@ -64,32 +61,31 @@ def align(
     rows = x - support.mean.astype(np.float32)
     within = support.within
     a_row = float(np.trace(within)) / max(support.rows - len(own), 1.0)  # expected squared distance from its class's mean
-    rule = discriminant(own, within / support.rows, SOURCE_SHRINKAGE)
+    rule = discriminant(own, within, support.rows, prior)
     source = softmax(rows @ rule.weights + rule.offsets)
 
     about_mean = x - x.mean(axis=0, dtype=np.float64).astype(np.float32)
     # A row should find its neighbours within its class, even if that has half the rows of the others.
-    graph = neighbour_graph(
-        whitened(about_mean, own, within / support.rows, neighbour_shrinkage), min(neighbours, len(x) // (2 * len(own)))
-    )
+    white = whitened(about_mean, factored(own, within, support.rows, prior))
+    graph = neighbour_graph(white, min(neighbours, len(x) // (2 * len(own))))
     scatter_q = Moments.of(about_mean, np.ones((len(x), 1))).within
     about_zero = within + (own.T * support.weight) @ own + scatter_q
 
     def fitted(weight: Float[np.ndarray, " classes"]) -> Fit:
         """Shift and classifier in turns with the beliefs, beginning with classes of these weights in the query."""
-        means, covariance = own, within / support.rows
+        means, scatter, total = own, within, support.rows
         for _ in range(rounds + 1):
             proportions = weight / weight.sum()
             noise = a_row * float(1 / len(x) + (proportions**2 / support.weight).sum())
             shift = shrunk_to_zero(away - proportions @ own, noise)
             aligned = rows - shift.astype(np.float32)
-            rule = discriminant(means, covariance, shrinkage)
+            rule = discriminant(means, scatter, total, prior)
             beliefs = spread_over(graph, softmax(aligned @ rule.weights + rule.offsets), spread)
             weight = beliefs.astype(np.float64).sum(axis=0)
             both = support.weight + weight
             means = (support.weight[:, None] * own + beliefs.T @ aligned) / both[:, None]
             residue = away - shift
-            covariance = (about_zero + len(x) * np.outer(residue, residue) - (means.T * both) @ means) / both.sum()
+            scatter, total = about_zero + len(x) * np.outer(residue, residue) - (means.T * both) @ means, float(both.sum())
         return Fit(beliefs, weight, shift, noise)
 
     fit, helps = fitted(support.weight), True
@@ -132,7 +128,7 @@ def apart(one: Float[np.ndarray, " classes"], other: Float[np.ndarray, " classes
     return float(np.abs(one / one.sum() - other / other.sum()).sum() / 2)
 
 
-def held_out_temperature(support: Moments, x: Rows, aligned: Alignment, *, shrinkage: float, support_weight: float) -> float:
+def held_out_temperature(support: Moments, x: Rows, aligned: Alignment, *, prior: float, support_weight: float) -> float:
     """What scores are divided by to be as sure as they are right, as far as that shows without a label of the query.
 
     A classifier of the support and half of the query answers the other half, and the other way round. How often that is right
@@ -147,7 +143,7 @@ def held_out_temperature(support: Moments, x: Rows, aligned: Alignment, *, shrin
         query = Moments.of(x[learned], aligned.beliefs[learned])
         weight = support_weight * support.weight + query.weight
         means = (support_weight * (support.sums + support.weight[:, None] * aligned.shift) + query.sums) / weight[:, None]
-        rule = discriminant(means, (within + query.within) / (support.rows + query.rows), shrinkage)
+        rule = discriminant(means, within + query.within, support.rows + query.rows, prior)
         scores[~learned] = x[~learned] @ rule.weights + rule.offsets
     answers = scores.argmax(axis=1)
     believed = float(aligned.beliefs[np.arange(len(x)), answers].mean())
@@ -168,40 +164,35 @@ class Discriminant(NamedTuple):
 
 
 def discriminant(
-    means: Float[np.ndarray, "means features"], covariance: Float[np.ndarray, "features features"], shrinkage: float
+    means: Float[np.ndarray, "means features"], scatter: Float[np.ndarray, "features features"], rows: float, prior: float
 ) -> Discriminant:
-    r"""LDA with $A=(1-\alpha)\Sigma+\alpha\frac{\mathrm{tr}\Sigma}{d}I$: weights $A^{-1}m$, offsets $-\frac12 m^\top A^{-1}m$."""
-    factor = factored(covariance, shrinkage, means)
+    r"""LDA with the matrix $A$ of `factored`: weights $A^{-1}m$, offsets $-\frac12 m^\top A^{-1}m$."""
+    factor = factored(means, scatter, rows, prior)
     weights: NDArray[np.float64] = torch.cholesky_solve(torch.from_numpy(means.T.copy()), factor).numpy()
     return Discriminant(weights.astype(np.float32), (-(means.T * weights).sum(axis=0) / 2).astype(np.float32))
 
 
-def whitened(
-    rows: Float[np.ndarray, "n features"],
-    means: Float[np.ndarray, "means features"],
-    covariance: Float[np.ndarray, "features features"],
-    shrinkage: float,
-) -> Float[np.ndarray, "n features"]:
-    r"""$L^{-1}x$ with $LL^\top=A$ of `discriminant`: what rows differ in within classes counts less. At 1, rows as they are."""
-    if shrinkage == 1:
-        return rows
-    factor = factored(covariance, shrinkage, means).float()
-    white: NDArray[np.float32] = torch.linalg.solve_triangular(factor, torch.from_numpy(rows).T, upper=False).T.numpy()
-    return white
-
-
 def factored(
-    covariance: Float[np.ndarray, "features features"], shrinkage: float, means: Float[np.ndarray, "means features"]
+    means: Float[np.ndarray, "means features"], scatter: Float[np.ndarray, "features features"], rows: float, prior: float
 ) -> torch.Tensor:
-    """The Cholesky factor of the shrunk covariance."""
-    d = len(covariance)
+    r"""The Cholesky factor of $A=\frac{S+\kappa d\,\sigma^2I}{n+\kappa d}$ with $\sigma^2=\frac{\mathrm{tr}S}{nd}$.
+
+    As if `prior` rows a feature, alike in all directions, had been seen beside the n rows whose scatter about their means is S.
+    """
+    d = len(scatter)
     # Means of one row each leave no scatter but rounding: then the nearest mean is meant, in numbers that float32 can hold.
-    level = max(float(np.trace(covariance)) / d, NO_SCATTER * float(np.square(means).sum(axis=1).max()), NO_SCATTER**2)
-    shrunk = (1 - shrinkage) * covariance
-    shrunk[np.diag_indices(d)] += shrinkage * level
+    level = max(float(np.trace(scatter)) / rows / d, NO_SCATTER * float(np.square(means).sum(axis=1).max()), NO_SCATTER**2)
+    shrunk = scatter / (rows + prior * d)
+    shrunk[np.diag_indices(d)] += level * prior * d / (rows + prior * d)
     # torch's Cholesky: ten times as fast as SciPy's at 2,048 features
     factor: torch.Tensor = torch.linalg.cholesky(torch.from_numpy(shrunk))
     return factor
+
+
+def whitened(rows: Float[np.ndarray, "n features"], factor: torch.Tensor) -> Float[np.ndarray, "n features"]:
+    r"""$L^{-1}x$ with $LL^\top=A$: what rows of one class differ in counts less."""
+    white = torch.linalg.solve_triangular(factor.float(), torch.from_numpy(rows).T, upper=False).T.numpy()
+    return np.ascontiguousarray(white)
 
 
 def shrunk_to_zero(shift: Float[np.ndarray, " features"], noise: float) -> Float[np.ndarray, " features"]:

@@ -41,21 +41,16 @@ class AnalyticConfig:
 
     power: float = 1.0
     """Features are brought to sign(x)·|x|^power and then to length one."""
-    alignment_shrinkage: float = 0.98
-    """Of the covariance, while a query is given its pseudo-labels: from 0 (as it is) to 1 (a multiple of the identity)."""
+    prior: float = 2.0
+    """Every covariance is shrunk as if so many rows a feature, alike in all directions, had been seen beside those that were."""
     rounds: int = 2
     """How often the alignment is fitted again to its own pseudo-labels."""
     neighbours: int = 10
     """Each query row believes what so many of its likes believe ..."""
-    neighbour_shrinkage: float = 1.0
-    """Likes are looked for by cosine, once the support's covariance within classes, shrunk by this part, is made the identity;
-    1: among rows as they are."""
     spread: float = 0.9
     """... this much more than what it is said to be by itself; below 1."""
     guard: float = 0.1
     """The source-only answer is kept where the adapted one accounts for less of the query's scatter by more than this part."""
-    shrinkage: float = 0.4
-    """Of the covariance of the one classifier."""
     support_weight: float = 0.2
     """What a support row, moved to where the query lies, counts in its class's mean beside a query row."""
     unknown_temperature: float = 0.4
@@ -64,15 +59,7 @@ class AnalyticConfig:
 
     def __post_init__(self) -> None:
         checked_settings(self, may_be_zero=_MAY_BE_ZERO)
-        for name in (
-            "alignment_shrinkage",
-            "neighbour_shrinkage",
-            "shrinkage",
-            "power",
-            "support_weight",
-            "guard",
-            "unknown_temperature",
-        ):
+        for name in ("power", "support_weight", "guard", "unknown_temperature"):
             if getattr(self, name) > 1:
                 raise InputError(f"`{name}` must be at most 1, got {getattr(self, name)}.")
         if self.spread >= 1:
@@ -219,9 +206,8 @@ class AnalyticLearner:
         aligned = align(
             arriving.support,
             query,
-            shrinkage=config.alignment_shrinkage,
+            prior=config.prior,
             neighbours=config.neighbours,
-            neighbour_shrinkage=config.neighbour_shrinkage,
             spread=config.spread,
             rounds=config.rounds,
             guard=config.guard,
@@ -243,7 +229,7 @@ class AnalyticLearner:
                     arriving.support,
                     query,
                     aligned,
-                    shrinkage=config.shrinkage,
+                    prior=config.prior,
                     support_weight=max(config.support_weight, NEXT_TO_NOTHING),
                 ),
             )
@@ -327,7 +313,7 @@ class AnalyticLearner:
                 self._within = within
             rows = sum(remembered.support.rows + remembered.query.rows for remembered in each)
             means = np.concatenate([remembered.means(self._shift(remembered), self.config.support_weight) for remembered in each])
-            rule = discriminant(means, self._within / rows, self.config.shrinkage)
+            rule = discriminant(means, self._within, rows, self.config.prior)
             classes = self.classes
             self._solved = Solved(
                 rule,
