@@ -20,17 +20,15 @@ OURS = AnalyticConfig()
 STEPS = {
     "analytic learner": OURS,
     "no neighbours": replace(OURS, spread=0.0),
-    "spread 0.8": replace(OURS, spread=0.8),
-    "5 neighbours": replace(OURS, neighbours=5),
     "fitted once": replace(OURS, rounds=0),
     "fitted four times more": replace(OURS, rounds=4),
-    "alignment shrinkage 0.5": replace(OURS, alignment_shrinkage=0.5),
     "guard never refuses": replace(OURS, guard=1.0),
+    "features as they are": replace(OURS, power=1.0),
     "features to the power 0.5": replace(OURS, power=0.5),
     "support counts as the query does": replace(OURS, support_weight=1.0),
     "support counts nothing": replace(OURS, support_weight=0.0),
-    "shrinkage 0.1": replace(OURS, shrinkage=0.1),
-    "shrinkage 0.9": replace(OURS, shrinkage=0.9),
+    "a prior of half a row a feature": replace(OURS, prior=0.5),
+    "a prior of eight rows a feature": replace(OURS, prior=8.0),
 }
 """Each differs from the first in what its name says."""
 
