@@ -514,6 +514,67 @@ def test_visits_in_any_order_and_forgotten_ones_leave_the_same(tmp_path: Path) -
     np.testing.assert_array_equal(moves(learner), moves(never))
 
 
+# Numbers at the edge
+
+
+@pytest.mark.parametrize("scatter", [1e-2, 1e-3, 1e-4, 1e-5, 0.0])
+def test_classes_however_tight_are_learned_answered_and_saved(scatter: float, tmp_path: Path) -> None:
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        classes, d = int(rng.integers(2, 12)), int(rng.integers(4, 40))
+        centres, move = rng.normal(size=(classes, d)), 0.1 * rng.normal(size=d)
+        y = np.arange(10 * classes) % classes
+        x_s, x_q = (centres[y] + scatter * rng.normal(size=(len(y), d)) + offset for offset in (0.0, move))
+        learner = learned([Environment("a", Support(x_s, y), Query(x_q))])
+        assert (learner.predict(x_q) == y).mean() == 1
+        learner.save(tmp_path / str(seed))
+        np.testing.assert_array_equal(AnalyticLearner.load(tmp_path / str(seed)).predict(x_q), learner.predict(x_q))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1.0, 1e19, 1e30])
+def test_the_unit_of_the_rows_does_not_matter(scale: float) -> None:
+    environment, _ = drawn([40] * 3)
+    support, query = halves(environment)
+    scaled = Environment("a", Support(support.x * np.float32(scale), support.y), Query(query.x * np.float32(scale)))
+    plain, other = learned([environment]), learned([scaled])
+    np.testing.assert_allclose(other.predict_proba(query.x), plain.predict_proba(query.x), atol=1e-4)
+
+
+def test_rows_that_nearly_point_one_way_are_not_called_the_same() -> None:
+    rng, y = np.random.default_rng(0), np.arange(60) % 2
+    x = np.column_stack([np.full(60, 20240.0), rng.normal(size=(60, 3)) + 3 * y[:, None]])
+    assert isinstance(AnalyticLearner().learn(Environment("a", Support(x, y), Query(x + np.array([0, 1, 1, 1])))), Adapted)
+
+
+def test_parts_of_a_class_never_add_up_to_more_than_one() -> None:
+    rng, learner = np.random.default_rng(0), AnalyticLearner()
+    centres = 4 * rng.normal(size=(2, 6))
+    for visit in range(30):
+        y = np.arange(20) % 2
+        x = centres[y] + rng.normal(size=(20, 6))
+        learner.learn(Environment(f"visit {visit}", Support(x, y), Query(x + 0.1 * rng.normal(size=6))))
+    assert learner.predict_proba(rng.normal(size=(4000, 6)) + centres[0]).max() == 1
+
+
+@pytest.mark.parametrize("domains", [("h", None), (None, "h"), ("h", "h")], ids=str)
+@pytest.mark.parametrize("first", ["support", "query"])
+def test_either_half_may_say_the_domain(domains: tuple[str | None, str | None], first: str, tmp_path: Path) -> None:
+    support, query = halves(three()[0])
+    parts = [Environment("a", support, domain=domains[0]), Environment("a", query=query, domain=domains[1])]
+    learner = learned(parts if first == "support" else parts[::-1])
+    learner.save(tmp_path)
+    assert json.loads((tmp_path / "state.json").read_text())["environments"][0]["domain"] == "h"
+
+
+def test_halves_of_two_domains_are_refused() -> None:
+    support, query = halves(three()[0])
+    learner = learned([Environment("a", support, domain="ward 7")])
+    with pytest.raises(InputError, match='"a" came with the domain "ward 7" before and comes with "ward 8" now'):
+        learner.learn(Environment("a", query=query, domain="ward 8"))
+    with pytest.raises(InputError, match="called by a string that says something, got ' '"):
+        Environment("a", support, domain=" ")
+
+
 # Settings and saves
 
 
@@ -523,6 +584,7 @@ def test_visits_in_any_order_and_forgotten_ones_leave_the_same(tmp_path: Path) -
         ({"spread": 1.0}, "`spread` must be below 1, got 1.0"),
         ({"power": 1.5}, "`power` must be at most 1, got 1.5"),
         ({"prior": 0.0}, "`prior` must be positive, got 0.0"),
+        ({"prior": 1e-9}, "`prior` must be from 1e-06 to 1e\\+06, got 1e-09"),
         ({"power": 0.0}, "`power` must be positive, got 0.0"),
         ({"rounds": -1}, "`rounds` must be zero or more, got -1"),
         ({"guard": float("nan")}, "`guard` must be zero or more, got nan"),

@@ -324,18 +324,6 @@ def test_confidence_is_measured_under_every_protocol_by_what_abstaining_would_an
     assert len({json.dumps(curve) for curve in measured.coverage.values()}) == 4
 
 
-def test_a_probability_that_rounding_carries_above_one_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    predict_proba = AnalyticLearner.predict_proba
-
-    def rounded(self: AnalyticLearner, *given: Any, **more: Any) -> Any:
-        proba = predict_proba(self, *given, **more)
-        return np.where(proba == proba.max(axis=1, keepdims=True), np.nextafter(np.float32(1), np.float32(2)), 0)
-
-    monkeypatch.setattr(AnalyticLearner, "predict_proba", rounded)
-    measured = measure(ANALYTIC["analytic learner"], two())
-    assert measured.calibration[str(GIVEN)] == pytest.approx(1 - measured.run.accuracy[GIVEN].average)
-
-
 def test_only_the_analytic_learner_has_its_confidence_measured() -> None:
     for name in ("continual", "LDA"):
         measured = measure(METHODS[name], two(), progress=False)

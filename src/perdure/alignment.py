@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from perdure.statistics import Moments
+from perdure.statistics import Moments, sums
 from perdure.streams import Rows
 
 GRAPH_ROWS = 8192
@@ -60,7 +60,8 @@ def align(
     own, away = support.means - support.mean, x.mean(axis=0, dtype=np.float64) - support.mean
     rows = x - support.mean.astype(np.float32)
     within = support.within
-    a_row = float(np.trace(within)) / max(support.rows - len(own), 1.0)  # expected squared distance from its class's mean
+    # expected squared distance of a row from its class's mean
+    a_row = max(float(np.trace(within)), 0.0) / max(support.rows - len(own), 1.0)
     rule = discriminant(own, within, support.rows, prior)
     source = softmax(rows @ rule.weights + rule.offsets)
 
@@ -68,7 +69,7 @@ def align(
     # A row should find its neighbours within its class, even if that has half the rows of the others.
     white = whitened(about_mean, factored(own, within, support.rows, prior))
     graph = neighbour_graph(white, min(neighbours, len(x) // (2 * len(own))))
-    scatter_q = Moments.of(about_mean, np.ones((len(x), 1))).within
+    scatter_q = Moments.of(x, np.ones((len(x), 1))).within
     about_zero = within + (own.T * support.weight) @ own + scatter_q
 
     def fitted(weight: Float[np.ndarray, " classes"]) -> Fit:
@@ -81,9 +82,13 @@ def align(
             aligned = rows - shift.astype(np.float32)
             rule = discriminant(means, scatter, total, prior)
             beliefs = spread_over(graph, softmax(aligned @ rule.weights + rule.offsets), spread)
-            weight = beliefs.astype(np.float64).sum(axis=0)
+            belongs = beliefs.astype(np.float64)
+            belongs /= belongs.sum(axis=1, keepdims=True)
+            weight = belongs.sum(axis=0)
             both = support.weight + weight
-            means = (support.weight[:, None] * own + beliefs.T @ aligned) / both[:, None]
+            # Rounded to float32, rows whose scatter is small beside their means would leave none, or a negative one.
+            moved = sums(x, belongs) - weight[:, None] * (support.mean + shift)
+            means = (support.weight[:, None] * own + moved) / both[:, None]
             residue = away - shift
             scatter, total = about_zero + len(x) * np.outer(residue, residue) - (means.T * both) @ means, float(both.sum())
         return Fit(beliefs, weight, shift, noise)

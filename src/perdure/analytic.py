@@ -30,8 +30,12 @@ from perdure.waiting import Half, Queued, kind_of, only_row, refuse_misfits, ref
 log = logging.getLogger("perdure")
 BLOCK = 4096
 """Rows that are answered at once."""
+SAME = 1e-10
+"""Rows of length one whose mean squared distance from their mean is at most this are one row."""
 NEXT_TO_NOTHING = 1e-9
 """What a support row counts at least beside a query row."""
+PRIORS = (1e-6, 1e6)
+"""Beyond these a covariance is as good as singular, or as good as the identity."""
 _MAY_BE_ZERO = frozenset({"support_weight", "spread", "rounds", "guard"})
 
 
@@ -62,6 +66,8 @@ class AnalyticConfig:
         for name in ("power", "support_weight", "guard", "unknown_temperature"):
             if getattr(self, name) > 1:
                 raise InputError(f"`{name}` must be at most 1, got {getattr(self, name)}.")
+        if not PRIORS[0] <= self.prior <= PRIORS[1]:
+            raise InputError(f"`prior` must be from {PRIORS[0]:g} to {PRIORS[1]:g}, got {self.prior}.")
         if self.spread >= 1:
             raise InputError(f"`spread` must be below 1, got {self.spread}.")
 
@@ -247,6 +253,11 @@ class AnalyticLearner:
                 raise InputError(f'Rows of the {what} of "{name}" have shape {half.x.shape[1:]}; each must be a vector.')
         refuse_misfits(environment, self._row_shape, self._a_label())
         arriving = self._arriving.get(name)
+        if arriving is not None and None not in (arriving.domain, environment.domain) and arriving.domain != environment.domain:
+            raise InputError(
+                f'"{name}" came with the domain "{arriving.domain}" before and comes with "{environment.domain}" now; '
+                "a query comes from one. Give the same, or none."
+            )
         for half, what in ((environment.support, "support"), (environment.query, "query")):
             if half is not None and arriving is not None and what in arriving.whole:
                 raise InputError(
@@ -262,7 +273,7 @@ class AnalyticLearner:
         """Refuse a half that is whole and has too little in it."""
         support = arriving.support
         if support is not None and (all_here or "support" in arriving.whole):
-            if _are_one_row(support.sums.sum(axis=0), support.rows):
+            if support.spread <= SAME * support.rows:
                 raise only_row(name, "support", round(support.rows))
             refuse_one_class(name, arriving.classes)
         if arriving.query and (all_here or "query" in arriving.whole):
@@ -279,7 +290,7 @@ class AnalyticLearner:
 
     def _joined(self, environment: Environment, *, more: bool) -> Arriving:
         """What has arrived of it together with what arrives now."""
-        before = self._arriving.get(environment.name) or Arriving([], None, [], environment.domain)
+        before = self._arriving.get(environment.name) or Arriving([], None, [])
         classes, support, query = before.classes, before.support, list(before.query)
         if environment.support is not None:
             labels = environment.support.classes
@@ -291,7 +302,7 @@ class AnalyticLearner:
             query.append(prepared(environment.query.x, self.config.power))
         now = {what for half, what in ((environment.support, "support"), (environment.query, "query")) if half is not None}
         whole = before.whole if more else before.whole | now
-        return Arriving(classes, support, query, before.domain, whole)
+        return Arriving(classes, support, query, environment.domain or before.domain, whole)
 
     def _remember(self, remembered: Remembered) -> None:
         self._remembered[remembered.name] = remembered
@@ -312,7 +323,8 @@ class AnalyticLearner:
                     within += remembered.within
                 self._within = within
             rows = sum(remembered.support.rows + remembered.query.rows for remembered in each)
-            means = np.concatenate([remembered.means(self._shift(remembered), self.config.support_weight) for remembered in each])
+            shifts = self._shifts()
+            means = np.concatenate([one.means(shifts[one.name], self.config.support_weight) for one in each])
             rule = discriminant(means, self._within, rows, self.config.prior)
             classes = self.classes
             self._solved = Solved(
@@ -322,22 +334,22 @@ class AnalyticLearner:
             )
         return self._solved
 
-    def _shift(self, remembered: Remembered) -> Float[np.ndarray, " features"]:
-        """From where its support lies to where its query does.
+    def _shifts(self) -> dict[str, Float[np.ndarray, " features"]]:
+        """Environment → from where its support lies to where its query does.
 
         Visits of one domain say it together: each is moved to their mean as far as chance alone may have kept it from there, so
         that visits from supports that lie elsewhere stay apart.
         """
-        visits = [
-            each
-            for each in self._remembered.values()
-            if each.adapted and remembered.adapted and each.domain is not None and each.domain == remembered.domain
-        ]
-        if len(visits) < 2:
-            return remembered.shift
-        together = np.average([each.shift for each in visits], axis=0, weights=[each.query.rows for each in visits])
-        shift: NDArray[np.float64] = together + shrunk_to_zero(remembered.shift - together, remembered.noise)
-        return shift
+        visits: dict[str, list[Remembered]] = {}
+        for each in self._remembered.values():
+            if each.adapted and each.domain is not None:
+                visits.setdefault(each.domain, []).append(each)
+        shifts = {name: each.shift for name, each in self._remembered.items()}
+        for some in visits.values():
+            together = np.average([each.shift for each in some], axis=0, weights=[each.query.rows for each in some])
+            for each in some if len(some) > 1 else ():
+                shifts[each.name] = together + shrunk_to_zero(each.shift - together, each.noise)
+        return shifts
 
     def _log_odds(self, rows: Rows, temperature: float) -> Float[np.ndarray, "n cells"]:
         rule = self._solve().rule
@@ -411,8 +423,8 @@ class AnalyticLearner:
 
     def transform(self, x: Any, environment: str) -> Float[np.ndarray, "n features"]:
         """Features of rows of this environment, moved to where its support lies."""
-        remembered, rows = self._of(environment), self._checked_query(x)
-        moved: NDArray[np.float32] = prepared(rows, self.config.power) - self._shift(remembered).astype(np.float32)
+        name, rows = self._of(environment).name, self._checked_query(x)
+        moved: NDArray[np.float32] = prepared(rows, self.config.power) - self._shifts()[name].astype(np.float32)
         return moved
 
     def inferred_environment(self, x: Any) -> InferredEnvironment:
@@ -450,7 +462,7 @@ class AnalyticLearner:
         answers: NDArray[np.float32] = np.concatenate(
             [softmax(self._log_odds(block, temperature) + prior) @ member for block in blocks]
         )
-        return answers
+        return answers.clip(max=1)  # a sum of parts may round above it
 
     def _of(self, environment: str) -> Remembered:
         if environment in self._remembered:
@@ -619,6 +631,8 @@ class AnalyticLearner:
 
 def prepared(x: Rows, power: float) -> Rows:
     """Features to a power that makes them less skewed, brought to length one."""
+    largest = np.abs(x).max(axis=1, keepdims=True, initial=0)  # first, so that no square is too large or too small for float32
+    x = x / np.maximum(largest, np.finfo(np.float32).tiny)
     powered = np.sign(x) * np.abs(x) ** np.float32(power)
     length = np.linalg.norm(powered, axis=1, keepdims=True)
     rows: Rows = powered / np.maximum(length, np.finfo(np.float32).tiny)
@@ -656,7 +670,7 @@ def _lone(classes: list[Label], support: Moments) -> list[Label]:
 
 def _are_one_row(total: Float[np.ndarray, " features"], rows: float) -> bool:
     """Whether so many rows with this sum are all the same: each has length one, so that only then the sum is as long as many."""
-    return float(np.linalg.norm(total)) > (1 - 1e-6) * rows
+    return float(np.linalg.norm(total)) > (1 - 3e-7) * rows
 
 
 def _truth(value: Any) -> bool:

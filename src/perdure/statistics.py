@@ -73,6 +73,13 @@ class Moments:
         return means
 
     @property
+    def spread(self) -> float:
+        """Sum of squared distances of the rows from the mean of all."""
+        ends = np.cumsum(np.arange(self.features, 0, -1))  # of the rows of the triangle; each begins on the diagonal
+        diagonal = self.second[np.concatenate([[0], ends[:-1]])]
+        return float(diagonal.sum() - self.sums.sum(axis=0) @ self.mean)
+
+    @property
     def within(self) -> Float[np.ndarray, "features features"]:
         r"""$\sum_c\sum r_c\,(x-m_c)(x-m_c)^\top$: the scatter that is left when each class has its own mean."""
         scatter: NDArray[np.float64] = unpacked(self.second, self.features) - self.sums.T @ self.means
@@ -82,6 +89,14 @@ class Moments:
     def nbytes(self) -> int:
         """What it takes to keep."""
         return self.weight.nbytes + self.sums.nbytes + self.second.nbytes
+
+
+def sums(x: Rows, belongs: Float[np.ndarray, "n classes"]) -> Float[np.ndarray, "classes features"]:
+    """Of the rows of each class, in float64."""
+    total = np.zeros((belongs.shape[1], x.shape[1]))
+    for begin in range(0, len(x), BLOCK):
+        total += belongs[begin : begin + BLOCK].astype(np.float64).T @ x[begin : begin + BLOCK].astype(np.float64)
+    return total
 
 
 def packed(symmetric: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " triangle"]:

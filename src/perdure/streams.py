@@ -66,8 +66,10 @@ class Environment:
     """Where the query comes from, by a name that other environments may share: a hospital, a camera."""
 
     def __post_init__(self) -> None:
-        if not (self.domain is None or isinstance(self.domain, str)):
-            raise InputError(f'The domain of environment "{self.name}" is called by a string, got {self.domain!r}.')
+        if not (self.domain is None or (isinstance(self.domain, str) and self.domain.strip())):
+            raise InputError(
+                f'The domain of environment "{self.name}" is called by a string that says something, got {self.domain!r}.'
+            )
         if not isinstance(self.name, str) or not self.name.strip():
             raise InputError(f"An environment needs a name to be asked for by, got {self.name!r}.")
         for value, kind in ((self.support, Support), (self.query, Query)):

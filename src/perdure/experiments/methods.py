@@ -261,7 +261,7 @@ def _answered(learner: AnalyticLearner, scenario: Scenario) -> dict[str, tuple[N
             sure, right = [], []
             for name, (x, truth) in sets.items():
                 proba = learner.predict_proba(x, name if given else None)
-                sure.append(proba.max(axis=1).clip(max=1))  # parts of one class may add up to more in the last digit
+                sure.append(proba.max(axis=1))
                 right.append(classes[proba.argmax(axis=1)] == truth)
             protocol = f"environment {'given' if given else 'unknown'}, {queries}"
             found[protocol] = np.concatenate(sure), np.concatenate(right)
