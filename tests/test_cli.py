@@ -912,6 +912,13 @@ def test_the_page_explains_every_option_and_exit_code(helps: dict[str, str]) -> 
         assert f"| {code} | {meaning} |" in page
 
 
+def test_help_and_page_say_that_show_writes_the_ledger(helps: dict[str, str]) -> None:
+    said = " ".join(helps["reproduce"].split())
+    assert "--show run nothing; print and draw what is there, and write the ledger's section" in said
+    (row,) = re.findall(r"^\| `--show` .*$", DOCS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert "[ledger.md](ledger.md)" in row
+
+
 def test_help_and_page_give_the_true_defaults(helps: dict[str, str]) -> None:
     page, defaults = DOCS.read_text(encoding="utf-8"), asdict(VariationalConfig())
     settings = " ".join(helps["learn"].split("settings of the variational learner")[1].split("running:")[0].split())
@@ -1170,11 +1177,33 @@ def test_ctrl_c_leaves_what_was_there(
 def test_killed_after_the_last_step_is_done(run: Run, files: Files, learned: Path) -> None:
     before = contents(learned)
     memory = home.Memory.read(learned)
-    halves: dict[Any, home.Source] = {"query": home.Source.of(files["aq.parquet"], None)}
-    replace(memory, pending={"a": halves}).write(learned)
-    assert run("status", learned, "--json").json["queued"] == []
-    result = run("learn", learned, *lesson(files, "a", ".csv"))
-    assert (result.code, result.out) == (0, '"a" was already learned when the last run was killed.\n')
+    halves: dict[Any, home.Source] = {
+        "support": home.Source.of(files["a.csv"], "kind"),
+        "query": home.Source.of(files["aq.parquet"], None),
+    }
+    for words in (lesson(files, "a", ".csv"), ["--environment", "a"]):
+        replace(memory, pending={"a": halves}).write(learned)
+        assert run("status", learned, "--json").json["queued"] == []
+        result = run("learn", learned, *words)
+        assert (result.code, result.out) == (0, '"a" was already learned when the last run was killed.\n')
+        assert contents(learned) == before
+
+
+@pytest.mark.parametrize(("half", "other"), [("support", "b.csv"), ("query", "bq.parquet")])
+def test_killed_after_the_last_step_other_files_are_not_taken_for_learned(
+    run: Run, files: Files, learned: Path, half: str, other: str
+) -> None:
+    halves: dict[Any, home.Source] = {
+        "support": home.Source.of(files["a.csv"], "kind"),
+        "query": home.Source.of(files["aq.parquet"], None),
+    }
+    replace(home.Memory.read(learned), pending={"a": halves}).write(learned)
+    before = contents(learned)
+    given = {"support": files["a.csv"], "query": files["aq.parquet"], half: files[other]}
+    result = run("learn", learned, "--support", given["support"], "--query", given["query"], "--environment", "a")
+    assert (result.code, result.out) == (2, "")
+    assert f'Environment "a" is learned already, and {files[other]} is not the {half} that it was learned from.' in result.err
+    assert f"Give the new data a new name, or `perdure forget {learned} a` first." in result.err
     assert contents(learned) == before
 
 

@@ -183,7 +183,9 @@ def parser() -> argparse.ArgumentParser:
     budget = again.add_mutually_exclusive_group()
     budget.add_argument("--quick", action="store_true", help="fewer pairs, seeds and steps: under ten minutes each on two cores")
     budget.add_argument("--paper-budget", action="store_true", help="the paper's 5,000 steps where the ledger has 1,000")
-    again.add_argument("--show", action="store_true", help="run nothing; print and draw what is there")
+    again.add_argument(
+        "--show", action="store_true", help="run nothing; print and draw what is there, and write the ledger's section"
+    )
     again.add_argument("--only", metavar="TEXT", help='of the missing runs, those that are called so, such as "joint training"')
     again.add_argument("--workers", type=_positive, metavar="N", help="processes of one thread each (as many as cores)")
     again.add_argument("--data", type=Path, metavar="DIR", help="folder of the features (PERDURE_DATA, else ../shared/data)")

@@ -25,7 +25,7 @@ from perdure import checkpoint
 from perdure.analytic import Adapted, AnalyticLearner
 from perdure.answers import abstaining
 from perdure.errors import CheckpointError, InputError, NotSolvableYet, PerdureError, UnknownEnvironment
-from perdure.inputs.backbones import Backbone, Identity
+from perdure.inputs.backbones import Backbone, Identity, lasting_name
 from perdure.inputs.folders import photos
 from perdure.inputs.showing import Showing, Through, check_kind, differing_folders, digest_of, is_of_pictures, read_input
 from perdure.inputs.tables import Features, Table, check_readable, replacing
@@ -162,11 +162,12 @@ def learn(
     with locked(folder):
         memory, showing = Memory.read(folder), showing or Showing()
         learner = _learner_to_teach(folder, kind, settings or {}, every, device)
-        if environment in learner.environments and environment in memory.pending:
-            memory.without(environment).write(folder)  # killed between its last two writes
+        given: dict[Half, Path] = {half: path for half, path in zip(HALVES, (support, query), strict=True) if path is not None}
+        if environment in learner.environments and environment in memory.pending:  # killed between its last two writes
+            _refuse_other_files(environment, given, memory.pending[environment])
+            memory.without(environment).write(folder)
             return None, learner
         pending = {name: halves for name, halves in memory.pending.items() if name not in learner.environments}
-        given: dict[Half, Path] = {half: path for half, path in zip(HALVES, (support, query), strict=True) if path is not None}
         memory = replace(memory, pending=pending)
         _refuse_idle_device(learner, memory, showing, device)
         read, after = _read_halves(folder, learner, memory, environment, given, label_column, ignore, showing, progress, note)
@@ -433,13 +434,22 @@ def _through(folder: Path, memory: Memory, showing: Showing, *, bound: bool) -> 
         raise InputError(
             f"{folder} learned through a backbone that cannot be used now. {error} Or name it with `--backbone`."
         ) from error
-    place = str(Path(name).expanduser().absolute()) if Path(name).expanduser().is_dir() else name
-    through = Through(place, backbone.identity, text_column)
+    through = Through(lasting_name(name), backbone.identity, text_column)
     if before is not None and (difference := before.mismatch(through)) is not None:
         raise InputError(
             f"{folder} learned through {before.name}; {name} {difference}. Leave `--backbone` out, or use another home."
         )
     return through, backbone
+
+
+def _refuse_other_files(environment: str, given: Mapping[Half, Path], learned: Mapping[Half, Source]) -> None:
+    """Of an environment that is learned nothing is learned again, and no other file is taken for what it was learned from."""
+    for half, path in given.items():
+        if half not in learned or Source.of(path, None).sha256 != learned[half].sha256:
+            raise InputError(
+                f'Environment "{environment}" is learned already, and {path} is not the {half} that it was learned from. Give '
+                f'the new data a new name, or forget("{environment}") first.'
+            )
 
 
 def _label_column(memory: Memory, path: Path, given: str | None, known: Source | None) -> str:

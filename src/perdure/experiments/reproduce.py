@@ -74,9 +74,10 @@ def reproduce(
     """Run what is missing of these tables and figures, all in one pool, and write them.
 
     Results stand in `reproduce/results/NAME.json`, those of another budget than the ledger's in a folder of its name beside it; a
-    run that stands in any of these files is not done again. `show` runs nothing and writes what is there. `only`: of the missing
-    runs, those whose label contains it, such as "joint training" or "seed 1". `precision`: of matrix products, as torch names
-    it. `progress` as for `learn`, but without function.
+    run that stands in any of these files is not done again. `show` runs nothing; what is there is drawn
+    and, at the ledger's budget, its section of the ledger written, as after any run. `only`: of the missing runs, those whose
+    label contains it, such as "joint training" or "seed 1". `precision`: of matrix products, as torch names it. `progress` as
+    for `learn`, but without function.
     """
     folder = find_folder()
     experiments = [load(folder, name, budget) for name in dict.fromkeys([names] if isinstance(names, str) else names)]

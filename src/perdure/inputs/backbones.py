@@ -145,6 +145,12 @@ def find_files(name: str | Path, kind: Kind) -> Path:
     return fetched
 
 
+def lasting_name(name: str | Path) -> str:
+    """A folder by its absolute path, so that it is found from elsewhere, too; a name on the hub as it is."""
+    folder = Path(name).expanduser()
+    return str(folder.absolute()) if folder.is_dir() else str(name)
+
+
 def _check_whole(folder: Path, kind: Kind) -> None:
     lacking = [] if (folder / CONFIG).is_file() else [CONFIG]
     if not any((folder / name).is_file() for name in PREPARATION[kind]):
@@ -213,6 +219,19 @@ def load_network(folder: Path, kind: Kind) -> nn.Module:
         raise InputError(f"{folder} lacks some of its network's weights, such as {min(lacking)}.")
     made: nn.Module = network.float()
     return made
+
+
+def outline(folder: Path) -> nn.Module | None:
+    """The network in a folder without its weights, which takes no time; `None` where it cannot be had: loading it says why."""
+    try:
+        from transformers import AutoConfig, AutoModel
+
+        with quiet_transformers(), torch.device("meta"):
+            said = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            made: nn.Module = AutoModel.from_config(said, trust_remote_code=False)
+            return made
+    except Exception:  # some networks compute while they are made, which takes numbers
+        return None
 
 
 @contextmanager
