@@ -25,6 +25,7 @@ from torch import nn
 
 from perdure import CheckpointError, Environment, InputError, Query, Support, VariationalConfig, VariationalLearner, variational
 from perdure.generative import Rehearsal
+from perdure.inputs import pictures
 from perdure.inputs.folders import find
 from perdure.inputs.pictures import PictureBackbone, PretrainedNetwork, pretrained
 from perdure.streams import as_rows
@@ -136,6 +137,16 @@ def test_more_blocks_than_there_are_and_networks_without_blocks_are_refused(resn
         PretrainedNetwork(nn.Linear(2, 2), PictureBackbone(resnet).preprocessing, "last 1")
 
 
+@pytest.mark.parametrize("name", MAKERS)
+def test_more_blocks_than_there_are_are_refused_before_weights_are_loaded(
+    folders: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "load_network", lambda *args: pytest.fail("loaded"))
+    with pytest.raises(InputError, match=r'`finetune="last 9"` asks for more blocks than the 2 of'):
+        VariationalLearner(tuned(folders[name], "last 9"))
+    VariationalLearner(tuned(folders[name], "last 2"))
+
+
 @pytest.mark.parametrize("finetune", ["last", "last 0", "last -1", "some", "", "last 1\n", "ALL"])
 def test_what_is_to_be_trained_is_spelled_one_way(finetune: str) -> None:
     with pytest.raises(InputError, match="`finetune` must be"):
@@ -143,6 +154,9 @@ def test_what_is_to_be_trained_is_spelled_one_way(finetune: str) -> None:
 
 
 def test_settings_of_no_backbone_are_refused(resnet: Path) -> None:
+    with pytest.raises(InputError, match=r'`precision="bfloat16"` is of a backbone, and there is none; leave it out\.'):
+        VariationalLearner(VariationalConfig(precision="bfloat16"))
+    assert VariationalLearner(VariationalConfig(precision="float32")).config.precision == "float32"
     with pytest.raises(InputError, match=r'`finetune="none"` needs a `backbone` by name'):
         VariationalConfig(finetune="none")
     with pytest.raises(InputError, match="`backbone` must be a string, got ''"):
@@ -191,7 +205,8 @@ def test_a_snapshot_never_moves_while_another_environment_is_learned(resnet: Pat
 def test_every_environment_begins_with_the_pretrained_weights(resnet: Path) -> None:
     learner = learner_of(tuned(resnet, "all"))
     assert learner._pretrained is not None
-    assert differences(anatomy(learner._pretrained()), anatomy(pretrained(resnet))) == []
+    made, original = learner._pretrained(), pretrained(resnet)
+    assert differences(anatomy(weights(made)), anatomy(weights(original))) == []
 
 
 # What it is shown
@@ -300,6 +315,15 @@ def test_few_pictures_are_answered_at_a_time_however_many_are_asked_for(resnet: 
     np.testing.assert_allclose(learner.predict_proba(x[:3]), expected[:3], atol=1e-6)
 
 
+def test_small_pictures_are_answered_as_few_at_a_time_as_they_become_large(resnet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, x, seen = learner_of(tuned(resnet), [scenes("street", 1, side=8)]), noise(40, 7, side=8), list[int]()
+    expected = learner.predict_proba(x)
+    monkeypatch.setattr(variational, "NUMBERS_AT_ONCE", 8 * 3 * SIDE * SIDE)
+    network_of(learner).register_forward_pre_hook(lambda module, args: seen.append(len(args[0])))
+    np.testing.assert_allclose(learner.predict_proba(x), expected, atol=1e-6)
+    assert seen == [8] * 5
+
+
 # Mixed precision
 
 
@@ -353,7 +377,7 @@ def test_a_network_of_your_own_may_multiply_in_half_too() -> None:
 
 def test_precision_follows_the_device_unless_it_is_set(resnet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def chosen(device: str, **settings: Any) -> torch.dtype | None:
-        learner = VariationalLearner(replace(TINY, **settings))
+        learner = VariationalLearner(tuned(resnet, **settings))
         learner.device = torch.device(device)
         return learner._precision
 
@@ -364,6 +388,16 @@ def test_precision_follows_the_device_unless_it_is_set(resnet: Path, monkeypatch
         assert chosen("cpu") is None
         assert chosen("cpu", precision="bfloat16") == torch.bfloat16
     assert learner_of(tuned(resnet), two()[:1]).snapshots[0].inference.encode.precision is None  # type: ignore[union-attr]
+
+
+def test_a_network_of_your_own_is_exact_on_every_device_unless_half_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kept runs of such networks do not name their precision, and were computed in float32."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    for device in ("cpu", "cuda"):
+        for precision, expected in (("auto", None), ("float32", None), ("bfloat16", torch.bfloat16)):
+            learner = VariationalLearner(replace(TINY, precision=precision), backbone=nn.Flatten)
+            learner.device = torch.device(device)
+            assert learner._precision == expected
 
 
 # Saved and found again
@@ -391,6 +425,33 @@ def test_a_save_of_features_says_nothing_of_backbones_and_older_ones_load(tmp_pa
     state = json.loads((tmp_path / "state.json").read_text())
     assert {"backbone", "finetune", "precision"}.isdisjoint({*state, *state["config"]})
     assert VariationalLearner.load(tmp_path).config == TINY
+
+
+def test_a_folder_named_from_here_is_found_from_elsewhere(resnet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(resnet.parent)
+    learner = VariationalLearner(tuned(Path(resnet.name)))
+    monkeypatch.chdir(tmp_path)
+    learner.learn(two()[0], progress=False)
+    learner.save("saved")
+    assert json.loads(Path("saved/state.json").read_text())["config"]["backbone"] == str(resnet)
+    loaded = VariationalLearner.load("saved")
+    np.testing.assert_array_equal(loaded.predict_proba(noise(5, 3)), learner.predict_proba(noise(5, 3)))
+
+
+@pytest.mark.parametrize("finetune", ["all", "last 1"])
+def test_a_pretrained_network_of_your_own_is_saved_whole(resnet: Path, finetune: str, tmp_path: Path) -> None:
+    """Nobody would notice that it is made with other weights when it is loaded."""
+    learner = VariationalLearner(TINY, backbone=lambda: pretrained(resnet, finetune))
+    learner.learn(two()[0], progress=False)
+    learner.save(tmp_path / "learner")
+    other = Path(shutil.copytree(resnet, tmp_path / "other"))
+    stored = {
+        name: weight + 1 if weight.is_floating_point() else weight
+        for name, weight in load_file(other / "model.safetensors").items()
+    }
+    save_file(stored, other / "model.safetensors", {"format": "pt"})
+    loaded = VariationalLearner.load(tmp_path / "learner", backbone=lambda: pretrained(other, finetune))
+    np.testing.assert_array_equal(loaded.predict_proba(noise(5, 3)), learner.predict_proba(noise(5, 3)))
 
 
 @pytest.fixture

@@ -6,7 +6,10 @@ import copy
 import itertools
 import logging
 import math
+import os
+import signal
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -841,6 +844,40 @@ def test_every_environment_gets_a_backbone_of_its_own_unless_weights_are_continu
         for seed, name in enumerate(("a", "b")):
             learner.learn(pictures(name, seed), progress=False)
         assert len(made) == (2 if fresh else 1)
+
+
+def half_frozen() -> nn.Module:
+    network = Pictures()
+    network[0].requires_grad_(False)
+    return network
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_what_the_maker_of_a_backbone_froze_stays_so(fresh: bool, tmp_path: Path) -> None:
+    """In one environment, in those that continue its weights, and in a lesson that is taken up again."""
+    made: list[dict[str, Any]] = []
+
+    def backbone() -> nn.Module:
+        network = half_frozen()
+        made.append(anatomy(network, flags=False))
+        return network
+
+    def stop(step: int, total: int) -> None:
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    learner = Learner(replace(TINY, fresh_inference=fresh), backbone=backbone)
+    learner.learn(pictures("a", 0), progress=False)
+    with pytest.raises(KeyboardInterrupt):
+        learner.learn(pictures("b", 1), checkpoint=tmp_path, progress=stop)
+    number = len(made) - 1
+    for each in (Learner.load(tmp_path, backbone=half_frozen), learner):
+        each.learn(pictures("b", 1), progress=False)
+        for snapshot, of in zip(each.snapshots, (made[0], made[number]), strict=True):
+            assert snapshot.inference is not None
+            moved = differences(anatomy(snapshot.inference.encode.backbone, flags=False), of)
+            assert {".0.weight", ".0.bias"}.isdisjoint(moved)
+            assert {".1.weight", ".4.weight"} <= set(moved)
 
 
 # Bytes

@@ -97,6 +97,15 @@ class InferenceModule(nn.Module):
         super().__init__()
         self.encode = Encoder(inputs, latent, backbone, precision)
         self.decode = Decoder(latent, features)
+        self.frozen = frozenset(name for name, weight in self.encode.backbone.named_parameters() if not weight.requires_grad)
+        """Weights of the backbone that whoever made it froze."""
+
+    def requires_grad_(self, requires_grad: bool = True) -> InferenceModule:
+        """As usual, but what a backbone came with frozen stays so."""
+        super().requires_grad_(requires_grad)
+        for name, weight in self.encode.backbone.named_parameters():
+            weight.requires_grad_(requires_grad and name not in self.frozen)
+        return self
 
     def forward(self, x: Float[Tensor, "n *input"], stream: Stream = "query") -> Float[Tensor, "n features"]:
         """The features h at the posterior's mean: deterministic, for answering."""

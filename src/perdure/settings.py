@@ -46,7 +46,10 @@ def _finite(value: float) -> bool:
 
 
 def settings_to_json(config: Any) -> dict[str, Any]:
-    """Plain values that `settings_from_json` reads: every field by name, so that no default can move under what is stored."""
+    """Plain values that `settings_from_json` reads: every field by name, so that defaults may move, but not what is stored.
+
+    Only a `LATER` field is left out at its default, which must therefore stay.
+    """
     values = asdict(config)
     left_out = [field.name for field in fields(config) if field.metadata == LATER and values[field.name] == field.default]
     return {name: value for name, value in values.items() if name not in left_out}

@@ -29,6 +29,7 @@ from perdure.answers import InferredEnvironment
 from perdure.errors import CheckpointError, InputError, NotSolvableYet, UnknownEnvironment
 from perdure.generative import ClassPriors, FeatureGenerator, Rehearsal, Replay, ReplayKind, Snapshot
 from perdure.inference import Decoder, InferenceModule, Stream
+from perdure.inputs.backbones import lasting_name
 from perdure.inputs.pictures import FineTuned
 from perdure.objectives import (
     Posterior,
@@ -127,14 +128,17 @@ class VariationalConfig:
     finetune: str = field(default="all", metadata=LATER)
     """What of it is trained along: "all", "none", or from "last 1" on so many of its last blocks (docs/fine-tuning.md)."""
     precision: Literal["auto", "float32", "bfloat16"] = field(default="auto", metadata=LATER)
-    """What a backbone multiplies in; "auto" is bfloat16 on CUDA. Weights, and all that is no backbone, are float32."""
+    """What a backbone multiplies in; "auto" is bfloat16 on CUDA if `backbone` names it, else float32. Weights, and all that is no
+    backbone, are float32."""
 
     def __post_init__(self) -> None:
         checked_settings(self, may_be_zero=_MAY_BE_ZERO)
         if not re.fullmatch("all|none|last [1-9][0-9]*", self.finetune):
             raise InputError(f'`finetune` must be "all", "none", or "last 1", "last 2" and so on, got {self.finetune!r}.')
         if self.finetune != "all" and self.backbone is None:
-            raise InputError(f'`finetune="{self.finetune}"` needs a `backbone` by name; another is trained as its maker says.')
+            raise InputError(
+                f'`finetune="{self.finetune}"` needs a `backbone` by name; of another its maker says what is frozen.'
+            )
         if self.replay in ("generative", "noise") and self.snapshot == "none":
             raise InputError(f'Replay "{self.replay}" needs snapshots to draw from: set `snapshot` to "full" or "decoder".')
         if self.batch < 2:
@@ -285,10 +289,15 @@ class VariationalLearner:
     ) -> None:
         """`backbone` makes a network of your own from inputs to feature vectors, which is trained along; the configuration may
         name a pretrained one instead. Without either inputs are features."""
-        self.config = config = VariationalConfig() if config is None else config
-        self.device = torch.device(device)
+        config = VariationalConfig() if config is None else config
         if config.backbone is not None and backbone is not None:
             raise InputError(f"The configuration names the backbone {config.backbone!r} already; leave `backbone` out.")
+        if config.backbone is None and backbone is None and config.precision == "bfloat16":
+            raise InputError('`precision="bfloat16"` is of a backbone, and there is none; leave it out.')
+        if config.backbone is not None:
+            config = replace(config, backbone=lasting_name(config.backbone))
+        self.config = config
+        self.device = torch.device(device)
         self._pretrained = None if config.backbone is None else FineTuned(config.backbone, config.finetune, self.device)
         self._backbone: Callable[[], nn.Module] | None = backbone or self._pretrained
         self._classes: list[Label] = []
@@ -490,9 +499,13 @@ class VariationalLearner:
 
     @property
     def _precision(self) -> torch.dtype | None:
-        """What a backbone multiplies in, if not in float32. Unlike float16, bfloat16 needs no scaling of the loss."""
+        """What a backbone multiplies in, if not in float32. Unlike float16, bfloat16 needs no scaling of the loss.
+
+        Left to us, a network of your own is exact: what it bears is for its maker to say.
+        """
         wanted = self.config.precision
-        if wanted == "auto" and self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+        chosen_here = wanted == "auto" and self._pretrained is not None and self.device.type == "cuda"
+        if chosen_here and torch.cuda.is_bf16_supported(including_emulation=False):
             wanted = "bfloat16"
         return torch.bfloat16 if wanted == "bfloat16" else None
 
@@ -770,7 +783,7 @@ class VariationalLearner:
     @torch.no_grad()
     def _in_chunks(self, function: Callable[[Tensor], Tensor], rows: Inputs) -> NDArray[np.float32]:
         """`function` of some rows at a time, so that memory does not grow with their number."""
-        size = max(1, min(ROWS_AT_ONCE, NUMBERS_AT_ONCE // rows[0].size))
+        size = max(1, min(ROWS_AT_ONCE, NUMBERS_AT_ONCE // self._fitted(rows[:1]).size))
         training = [module for module in (self.inference,) if module is not None and module.training]
         for module in training:
             module.eval()

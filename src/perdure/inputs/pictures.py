@@ -29,6 +29,7 @@ from perdure.inputs.backbones import (
     identify,
     in_words,
     load_network,
+    outline,
     threads,
 )
 
@@ -215,7 +216,7 @@ class PretrainedNetwork(nn.Module):
     By the statistics of a batch, support and query rows, which go through together while learning, would influence each other,
     and a query's answer would depend on who is asked with it.
 
-    What is not trained is a buffer that no save holds, for it can be had from where the network came from; copies share it.
+    What is not trained is a buffer; copies share it.
     """
 
     mean: Tensor
@@ -233,9 +234,14 @@ class PretrainedNetwork(nn.Module):
                 if id(parameter) not in trained:
                     delattr(module, name)
                     module.register_buffer(name, parameter.detach())
+        self.train(self.training)
+
+    def without_constants_in_saves(self) -> PretrainedNetwork:
+        """The same; a save of it holds what is trained, and who loads it must know where the rest is."""
+        for module in self.modules():
             for name, constant in list(module.named_buffers(recurse=False)):
                 module.register_buffer(name, constant, persistent=False)
-        self.train(self.training)
+        return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PretrainedNetwork:
         """Another to be trained on its own."""
@@ -287,8 +293,12 @@ def pretrained(backbone: str | Path, finetune: str = "all") -> PretrainedNetwork
     """A network by the name of its folder or on the Hugging Face hub; of CLIP and SigLIP the half that sees pictures."""
     folder = find_files(backbone, "pictures")
     preprocessing = Preprocessing.read(folder)
-    network = load_network(folder, "pictures")
-    return PretrainedNetwork(getattr(network, "vision_model", network), preprocessing, finetune)
+    return PretrainedNetwork(_that_sees(load_network(folder, "pictures")), preprocessing, finetune)
+
+
+def _that_sees(network: nn.Module) -> nn.Module:
+    half: nn.Module = getattr(network, "vision_model", network)
+    return half
 
 
 class PictureBackbone:
@@ -368,16 +378,22 @@ class PictureBackbone:
 
 
 class FineTuned:
-    """Makes a copy of a pretrained network for each environment, to be trained on its own."""
+    """Makes a copy of a pretrained network for each environment, to be trained on its own.
+
+    Saves hold none of what is not trained: it is in the network's folder, which a learner names and tells from others.
+    """
 
     def __init__(self, name: str | Path, finetune: str, device: torch.device) -> None:
         self.pictures = PictureBackbone(name, device="cpu")
+        if finetune not in ("all", "none") and (network := outline(self.pictures.folder)) is not None:
+            _trained(_that_sees(network), finetune)  # refuses more blocks than there are
         self.finetune, self.device = finetune, device
         self._original: PretrainedNetwork | None = None
 
     def __call__(self) -> PretrainedNetwork:
         if self._original is None:
-            self._original = pretrained(self.pictures.folder, self.finetune).to(self.device)
+            original = pretrained(self.pictures.folder, self.finetune)
+            self._original = original.without_constants_in_saves().to(self.device)
         return copy.deepcopy(self._original)
 
     @property
