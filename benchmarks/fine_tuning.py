@@ -3,8 +3,10 @@
     python benchmarks/fine_tuning.py DATA [--steps 300] [--count 217] [--batch 32] [--finetune "last 1" all] [--device auto]
 
 DATA is the folder of test data (`PERDURE_DATA`): it holds `backbones/resnet50-imagenet` and `office31_images_small`. Accuracies
-are of the very queries that were adapted to, after the last step, one seed. The solver starts afresh in each environment, so that
-only replay can keep what the first one taught. Minutes on a GPU; on a CPU give it a handful of steps and of pictures.
+are of the very queries that were adapted to (transductive), after the last step, one seed. The solver starts afresh in each
+environment, so that only replay can keep what the first one taught. Frozen features get the steps of the default configuration,
+which are more, unless `--steps` is below 100; each row says its steps. Minutes on a GPU; on a CPU give it a handful of steps and
+of pictures.
 """
 
 from __future__ import annotations
@@ -157,8 +159,8 @@ def some_of(pictures: Sequence[Picture], count: int) -> list[Picture]:
     chosen = []
     for domain in (SUPPORT, *QUERIES):
         there = [each for each in pictures if each.domain == domain]
-        count = min(count, len(there))
-        chosen += [there[i * len(there) // count] for i in range(count)]
+        taken = min(count, len(there))
+        chosen += [there[i * len(there) // taken] for i in range(taken)]
     return chosen
 
 
@@ -184,9 +186,11 @@ def measure(folder: Path, *, steps: int, count: int, batch: int, finetune: Seque
             for name, each in ((each.name, each) for each in features.environments)
             if each.query is not None
         },
+        "protocol": {"queries": "transductive", "selection": "last step", "seeds": [CONFIG.seed]},
         "speeds": [],
         "backbone alone": {},
         "learned": {},
+        "updates": {},
         "bytes": {},
         "seconds": {},
     }
@@ -201,6 +205,7 @@ def measure(folder: Path, *, steps: int, count: int, batch: int, finetune: Seque
         *((f"fine-tuned, {part}", pixels, tuned(finetune=part)) for part in finetune),
     ):
         began = time.perf_counter()
+        said["updates"][name] = settings.warm_up + settings.steps
         found, said["bytes"][name] = learned(settings, data, device)
         said["learned"][name] = {kind: asdict(scores) for kind, scores in found.items()}
         said["seconds"][name] = time.perf_counter() - began
@@ -211,7 +216,10 @@ def measure(folder: Path, *, steps: int, count: int, batch: int, finetune: Seque
 def told(said: Mapping[str, Any]) -> list[str]:
     """The same as lines."""
     counts = ", ".join(f"{domain} {count}" for domain, count in said["pictures"].items())
-    lines = [f"{said['device']}, torch {said['torch']}; {counts} pictures; {said['steps']} steps an environment", ""]
+    lines = [
+        f"{said['device']}, torch {said['torch']}; {counts} pictures; fine-tuned in {said['steps']} steps an environment",
+        "",
+    ]
     lines.append("trained     precision    steps/s    peak GPU memory")
     for each in said["speeds"]:
         peak = "–" if each["peak_bytes"] is None else f"{each['peak_bytes'] / 1e9:.2f} GB"
@@ -219,17 +227,22 @@ def told(said: Mapping[str, Any]) -> list[str]:
     for part, times in said["backbone alone"].items():
         of_each = ", ".join(f"{name} {time:.1f} ms" for name, time in times.items())
         lines.append(f"{part:10}  the backbone's forward and backward pass alone: {of_each}")
-    lines += [
-        "",
-        f"accuracy on queries adapted to, in %    {QUERIES[0]}   after {QUERIES[1]}   {QUERIES[1]}   both, unknown   seconds",
-    ]
-    lower = list(said["source-only"].values())
-    lines.append(f"{'source-only, frozen features':39} {100 * lower[0]:6.1f} {'–':>15} {100 * lower[1]:9.1f} {'–':>15} {'–':>9}")
+    given = [f"{QUERIES[0]}, given", f"{QUERIES[0]} after {QUERIES[1]}, given", f"{QUERIES[1]}, given"]
+    headings = ["steps", *given, "both, unknown", "seconds"]
+    seeds = ", ".join(map(str, said["protocol"]["seeds"]))
+    scored = f"{said['protocol']['queries']}, scored at the {said['protocol']['selection']}, seed {seeds}"
+    lines += ["", f"accuracy in %, {scored}; the environment given or unknown; steps an environment"]
+    lines.append(f"{'':39}   " + "   ".join(headings))
+
+    def row(name: str, cells: Sequence[str]) -> str:
+        return f"{name:39}   " + "   ".join(f"{cell:>{len(heading)}}" for cell, heading in zip(cells, headings, strict=True))
+
+    first, second = (f"{100 * value:.1f}" for value in said["source-only"].values())
+    lines.append(row("source-only, frozen features", ["–", first, "–", second, "–", "–"]))
     for name, kinds in said["learned"].items():
         for kind, scores in kinds.items():
-            first, after, second, unknown = (100 * value for value in scores.values())
-            took = said["seconds"][name]
-            lines.append(f"{f'{name}, {kind}':39} {first:6.1f} {after:15.1f} {second:9.1f} {unknown:15.1f} {took:9.1f}")
+            cells = [f"{100 * value:.1f}" for value in scores.values()]
+            lines.append(row(f"{name}, {kind}", [str(said["updates"][name]), *cells, f"{said['seconds'][name]:.1f}"]))
     lines.append("")
     for name, held in said["bytes"].items():
         lines.append(f"{name:20} " + ", ".join(f"{environment} {size / 1e6:.1f} MB" for environment, size in held.items()))

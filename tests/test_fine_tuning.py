@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +28,7 @@ from torch import nn
 from perdure import CheckpointError, Environment, InputError, Query, Support, VariationalConfig, VariationalLearner, variational
 from perdure.generative import Rehearsal
 from perdure.inputs import pictures
-from perdure.inputs.folders import find
+from perdure.inputs.folders import Picture, find
 from perdure.inputs.pictures import PictureBackbone, PretrainedNetwork, pretrained
 from perdure.streams import as_rows
 
@@ -442,7 +444,11 @@ def test_a_folder_named_from_here_is_found_from_elsewhere(resnet: Path, tmp_path
 def test_a_pretrained_network_of_your_own_is_saved_whole(resnet: Path, finetune: str, tmp_path: Path) -> None:
     """Nobody would notice that it is made with other weights when it is loaded."""
     learner = VariationalLearner(TINY, backbone=lambda: pretrained(resnet, finetune))
-    learner.learn(two()[0], progress=False)
+    environment, x = scenes("street", 1), noise(5, 3) / 255
+    assert environment.support is not None
+    assert environment.query is not None
+    support, query = Support(environment.support.x / 255, environment.support.y), Query(environment.query.x / 255)
+    learner.learn(Environment("street", support, query), progress=False)
     learner.save(tmp_path / "learner")
     other = Path(shutil.copytree(resnet, tmp_path / "other"))
     stored = {
@@ -451,7 +457,9 @@ def test_a_pretrained_network_of_your_own_is_saved_whole(resnet: Path, finetune:
     }
     save_file(stored, other / "model.safetensors", {"format": "pt"})
     loaded = VariationalLearner.load(tmp_path / "learner", backbone=lambda: pretrained(other, finetune))
-    np.testing.assert_array_equal(loaded.predict_proba(noise(5, 3)), learner.predict_proba(noise(5, 3)))
+    h = learner.transform(x, "street")
+    assert (h[0] != h[1]).any()
+    np.testing.assert_array_equal(loaded.transform(x, "street"), h)
 
 
 @pytest.fixture
@@ -628,7 +636,32 @@ def test_the_benchmark_says_what_fine_tuning_costs_and_brings(
     assert held["fine-tuned, all"] - held["fine-tuned, last 1"] == differ["all"] - differ["last 1"]
     monkeypatch.setattr(sys, "argv", [*words, "--finetune", "none"])
     benchmark.main()
-    assert "fine-tuned, none, no replay" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    (of_rows,) = re.findall(r"^ +steps .*$", printed, flags=re.MULTILINE)
+    assert re.split("   +", of_rows.strip()) == [
+        "steps", "amazon, given", "amazon after webcam, given", "webcam, given", "both, unknown", "seconds",
+    ]  # fmt: skip
+    assert re.search(r"^fine-tuned, none, no replay +4 ( +[0-9.]+){5}$", printed, flags=re.MULTILINE)
+    assert "transductive, scored at the last step, seed 0" in printed
+
+
+def test_the_benchmark_prints_the_steps_of_each_row_where_they_differ(benchmark: ModuleType) -> None:
+    scores = {"first": 0.5, "first_after_second": 0.4, "second": 0.3, "unknown": 0.2}
+    said = {
+        "device": "cpu", "torch": "2", "pictures": {}, "steps": 300, "speeds": [], "backbone alone": {}, "bytes": {},
+        "protocol": {"queries": "transductive", "selection": "last step", "seeds": [0]},
+        "source-only": {"a": 0.1, "b": 0.2}, "learned": {"frozen": {"replay": scores}, "tuned": {"replay": scores}},
+        "updates": {"frozen": 1500, "tuned": 300}, "seconds": {"frozen": 1.0, "tuned": 2.0},
+    }  # fmt: skip
+    rows = {line.split(",")[0]: line.split()[2] for line in benchmark.told(said) if line.startswith(("frozen", "tuned"))}
+    assert rows == {"frozen": "1500", "tuned": "300"}
+
+
+def test_a_small_domain_leaves_the_others_of_the_benchmark_whole(benchmark: ModuleType) -> None:
+    counts = {"dslr": 2, "amazon": 9, "webcam": 5}
+    pictures = [Picture(Path(f"{i}.png"), domain, "day") for domain, count in counts.items() for i in range(count)]
+    chosen = benchmark.some_of(pictures, 6)
+    assert Counter(each.domain for each in chosen) == {"dslr": 2, "amazon": 6, "webcam": 5}
 
 
 # The real network
