@@ -23,11 +23,10 @@ STEPS = {
     "fitted once": replace(OURS, rounds=0),
     "fitted four times more": replace(OURS, rounds=4),
     "guard never refuses": replace(OURS, guard=1.0),
-    "features as they are": replace(OURS, power=1.0),
     "features to the power 0.5": replace(OURS, power=0.5),
     "support counts as the query does": replace(OURS, support_weight=1.0),
     "support counts nothing": replace(OURS, support_weight=0.0),
-    "a prior of half a row a feature": replace(OURS, prior=0.5),
+    "a prior of two rows a feature": replace(OURS, prior=2.0),
     "a prior of eight rows a feature": replace(OURS, prior=8.0),
 }
 """Each differs from the first in what its name says."""

@@ -224,8 +224,8 @@ def test_learners_that_do_not_add_up_are_refused() -> None:
         AnalyticLearner.merge(learned([clinic, farm]), learned([clinic]))
     with pytest.raises(InputError, match=r"environments called \['clinic'\]"):
         AnalyticLearner.merge(learned([clinic]), learned([Environment("clinic", halves(clinic)[0])]))
-    with pytest.raises(InputError, match=r"Learners of different configurations do not add up: .*prior=0\.5"):
-        AnalyticLearner.merge(learned([clinic]), learned([farm], AnalyticConfig(prior=0.5)))
+    with pytest.raises(InputError, match=r"Learners of different configurations do not add up: .*prior=4\.0"):
+        AnalyticLearner.merge(learned([clinic]), learned([farm], AnalyticConfig(prior=4.0)))
     with pytest.raises(InputError, match=r"Learners of rows of different shapes do not add up: \[\(6,\), \(9,\)\]"):
         AnalyticLearner.merge(learned([clinic]), learned([wide]))
     with pytest.raises(InputError, match="labels that are integers and strings do not add up; use one kind throughout"):

@@ -20,8 +20,6 @@ GRAPH_ROWS = 8192
 """Neighbours are looked for among at most so many rows of a query, evenly spread; time grows with n times this."""
 MISMATCH = 0.4
 """Class proportions of support and query that are further apart than this are no chance: class sets may not match."""
-BLURRED = 0.5
-"""An answer whose classes account for less than this part of what another's do does not see classes that are there."""
 TIE = 0.02
 """Two answers that misplace the query's rows alike but for this part are equally good; the shorter shift decides."""
 NO_SCATTER = 1e-9
@@ -98,19 +96,25 @@ def align(
     seen = source.astype(np.float64).sum(axis=0)
     if max(apart(seen, support.weight), apart(fit.weight, support.weight)) > MISMATCH:
         # The query may lack classes, or be mostly one: begin again with classes as the source counts them, and ask which
-        # answer puts the classes of the query where those of the support are, but for one shift in common. An answer that
-        # sees no such classes in the query as the first one does is not asked.
+        # answer puts the classes of the query where those of the support are, but for one shift in common. What an answer does
+        # not see of the query's own scatter, and the first one does, counts against it.
         other = fitted(seen)
-        of_fit, of_other, of_source = (misplaced(beliefs, rows, own) for beliefs in (fit.beliefs, other.beliefs, source))
+        a_length = float(np.square(about_mean).sum(axis=1).mean())
+
+        def off(beliefs: Float[np.ndarray, "n classes"]) -> float:
+            unseen = max(0.0, clear - explained_scatter(beliefs, about_mean))
+            return misplaced(beliefs, rows, own) + unseen * a_length
+
+        of_fit, of_other, of_source = off(fit.beliefs), off(other.beliefs), off(source)
         nearer = of_other < (1 - TIE) * of_fit
         shorter = of_other < (1 + TIE) * of_fit and other.shift @ other.shift < fit.shift @ fit.shift
-        if explained_scatter(other.beliefs, about_mean) > BLURRED * clear and (nearer or shorter):
+        if nearer or shorter:
             fit, of_fit = other, of_other
         likeliest = np.eye(len(own), dtype=np.float32)[fit.beliefs.argmax(axis=1)]
         if apart(likeliest.sum(axis=0), support.weight) > MISMATCH:
             # What leaks from a class of many rows would outweigh a class of few: each row counts for its likeliest class alone.
             fit = fit._replace(beliefs=likeliest)
-        helps = of_fit < (1 + TIE) * of_source or alone < BLURRED * clear
+        helps = of_fit < (1 + TIE) * of_source
     explained = (alone, explained_scatter(fit.beliefs, about_mean))
     if not helps or explained[1] < (1 - guard) * explained[0]:
         return Alignment(source, np.zeros_like(fit.shift), 0.0, False, explained)

@@ -45,19 +45,19 @@ class AnalyticConfig:
 
     power: float = 1.0
     """Features are brought to sign(x)·|x|^power and then to length one."""
-    prior: float = 2.0
+    prior: float = 0.5
     """Every covariance is shrunk as if so many rows a feature, alike in all directions, had been seen beside those that were."""
-    rounds: int = 2
+    rounds: int = 1
     """How often the alignment is fitted again to its own pseudo-labels."""
-    neighbours: int = 10
+    neighbours: int = 5
     """Each query row believes what so many of its likes believe ..."""
-    spread: float = 0.9
+    spread: float = 0.8
     """... this much more than what it is said to be by itself; below 1."""
     guard: float = 0.1
     """The source-only answer is kept where the adapted one accounts for less of the query's scatter by more than this part."""
     support_weight: float = 0.2
     """What a support row, moved to where the query lies, counts in its class's mean beside a query row."""
-    unknown_temperature: float = 0.4
+    unknown_temperature: float = 0.5
     """Where the environment is unknown, the part that is left of the temperature at which each is calibrated by itself: there
     are more classes to share the probability. The more of all classes an environment holds, the less it is reduced."""
 
