@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from perdure.alignment import COLDEST, WARMEST, Discriminant, align, discriminan
 from perdure.answers import InferredEnvironment, abstaining
 from perdure.errors import CheckpointError, InputError, NotSolvableYet, UnknownEnvironment
 from perdure.progress import Progress
-from perdure.settings import checked_settings, settings_from_json
+from perdure.settings import checked_settings, settings_from_json, settings_to_json
 from perdure.statistics import Moments
 from perdure.streams import Environment, Label, Labels, Rows, as_label, as_labels, as_rows
 from perdure.waiting import Half, Queued, kind_of, only_row, refuse_misfits, refuse_one_class, refuse_one_row
@@ -532,7 +532,7 @@ class AnalyticLearner:
                 tensors |= _tensors(f"arriving.{i}.support", arriving.support)
         state = {
             "learner": type(self).__name__,
-            "config": asdict(self.config),
+            "config": settings_to_json(self.config),
             "row_shape": self._row_shape,
             "environments": [
                 {
