@@ -44,7 +44,7 @@ def selection(configurations: dict[str, AnalyticConfig], cases: dict[str, list[C
             "frozen ResNet-50 features; half of every query set and one support row in five are kept aside",
             "validators see the answers on the queries kept aside, environment unknown, and never their labels",
             "source accuracy and DEV are of the support rows kept aside; A-distance and MMD of support and query moved onto it",
-            "each configuration differs from the beginning as its name says; calibrated as the beginning is, environments of no domain",
+            "each configuration differs from the beginning as its name says; calibrated as that is, no domain named",
         ),
     )
 
