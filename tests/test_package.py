@@ -202,7 +202,8 @@ before, after = ((each.predict(new) == answers).mean() for each in (unadapted, a
 assert before + 0.04 < after, (before, after)
 assert adapted.adapted == {"from above": True}
 assert validators.proxy_a_distance(x, new) > 1.9
-assert unanswered[answers >= 8].mean() > 0.2 + unanswered[answers < 8].mean() > 0.25  # "right ones among them"
+assert unanswered[answers >= 8].mean() > 0.3 + unanswered[answers < 8].mean()
+assert unanswered[answers < 8].mean() > 0.1  # "right ones among them"
 features, classes = 2048, 31
 assert round(8e-6 * (features * (features + 1) + 2 * classes * (features + 1) + features), 1) == 34.6  # as in bytes_held
 """,
