@@ -575,6 +575,37 @@ def test_halves_of_two_domains_are_refused() -> None:
         Environment("a", support, domain=" ")
 
 
+# How sure
+
+
+def test_where_the_environment_is_unknown_no_class_is_surer_than_its_pseudo_labels_are_right(tmp_path: Path) -> None:
+    learner, x = learned(three()[:2]), everything(three()[:2])  # no class is in both
+    learner.save(tmp_path)
+    right = {each["name"]: each["right"] for each in json.loads((tmp_path / "state.json").read_text())["environments"]}
+    assert all(0.5 < part <= 1 for part in right.values())
+    proba, among = learner.predict_proba(x), learner.inferred_environment(x).probabilities
+    for place, name in enumerate(learner.environments):
+        own = [learner.classes.index(label) for label in learner._remembered[name].classes]
+        np.testing.assert_allclose(proba[:, own].sum(axis=1), among[:, place], atol=1e-5)  # what is doubted stays in it
+        assert (proba[:, own].max(axis=1) <= right[name] * among[:, place] + 1e-5).all()
+    given = learner.predict_proba(x[:20], "clinic")
+    assert given.max() > right["clinic"]
+
+
+def test_doubts_are_shared_among_the_other_classes_of_the_environment() -> None:
+    learner = learned(three()[:2])
+    for name, right in {"clinic": 0.9, "farm": 0.8}.items():
+        before = learner._remembered[name]
+        learner._remembered[name] = replace(before, sureness=before.sureness._replace(right=right))
+    classes, cells = learner.classes, learner._solve().label
+    given = learner._doubted(np.eye(len(classes), dtype=np.float32)[cells])
+    expected = {"cat": {"cat": 0.9, "dog": 0.1}, "dog": {"cat": 0.1, "dog": 0.9}}
+    expected |= {one: {other: 0.8 if other == one else 0.1 for other in ("cow", "hen", "pig")} for one in ("cow", "hen", "pig")}
+    for row, cell in zip(given, cells, strict=True):
+        named = {classes[place]: part for place, part in enumerate(row.tolist()) if part}
+        assert named == pytest.approx(expected[classes[cell]])
+
+
 # Settings and saves
 
 

@@ -137,13 +137,21 @@ def apart(one: Float[np.ndarray, " classes"], other: Float[np.ndarray, " classes
     return float(np.abs(one / one.sum() - other / other.sum()).sum() / 2)
 
 
-def held_out_temperature(support: Moments, x: Rows, aligned: Alignment, *, prior: float, support_weight: float) -> float:
-    """What scores are divided by to be as sure as they are right, as far as that shows without a label of the query.
+class Sureness(NamedTuple):
+    """How sure a classifier of one environment may be, as far as that shows without a label of its query."""
 
-    A classifier of the support and half of the query answers the other half, and the other way round. How often that is right
-    lies between two numbers of the alignment, which has seen those rows and their neighbours: its mean belief in the answers,
-    which is low because beliefs are spread, and how often its likeliest class is the answer, which is high because it errs, too.
-    The mean probability is made the middle of the two.
+    right: float
+    """How often it is right on rows that it has not seen, among the environment's own classes."""
+    temperature: float
+    """What its scores are divided by to be that sure."""
+
+
+def sureness(support: Moments, x: Rows, aligned: Alignment, *, prior: float, support_weight: float) -> Sureness:
+    """A classifier of the support and half of the query answers the other half, and the other way round.
+
+    How often that is right lies between two numbers of the alignment, which has seen those rows and their neighbours: its mean
+    belief in the answers, which is low because beliefs are spread, and how often its likeliest class is the answer, which is high
+    because it errs, too. It is taken for the middle of the two, and the mean probability is made as high.
     """
     first = np.zeros(len(x), dtype=bool)
     first[evenly_ordered(x)[::2]] = True
@@ -162,7 +170,7 @@ def held_out_temperature(support: Moments, x: Rows, aligned: Alignment, *, prior
         middle = (low + high) / 2
         sure = float(softmax(scores / np.float32(np.exp(middle))).max(axis=1).mean())
         low, high = (middle, high) if sure > right else (low, middle)
-    return float(np.exp((low + high) / 2))
+    return Sureness(right, float(np.exp((low + high) / 2)))
 
 
 class Discriminant(NamedTuple):

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from perdure import checkpoint as checkpoints
-from perdure.alignment import COLDEST, WARMEST, Discriminant, align, discriminant, held_out_temperature, shrunk_to_zero, softmax
+from perdure.alignment import COLDEST, WARMEST, Discriminant, Sureness, align, discriminant, shrunk_to_zero, softmax, sureness
 from perdure.answers import InferredEnvironment, abstaining
 from perdure.errors import CheckpointError, InputError, NotSolvableYet, UnknownEnvironment
 from perdure.progress import Progress
@@ -57,7 +57,7 @@ class AnalyticConfig:
     """The source-only answer is kept where the adapted one accounts for less of the query's scatter by more than this part."""
     support_weight: float = 0.2
     """What a support row, moved to where the query lies, counts in its class's mean beside a query row."""
-    unknown_temperature: float = 0.5
+    unknown_temperature: float = 0.3
     """Where the environment is unknown, the part that is left of the temperature at which each is calibrated by itself: there
     are more classes to share the probability. The more of all classes an environment holds, the less it is reduced."""
 
@@ -101,8 +101,8 @@ class Remembered:
     adapted: bool
     explained: tuple[float, float]
     domain: str | None
-    temperature: float
-    """At which its own probabilities are as sure as they are right, by what was seen without labels."""
+    sureness: Sureness
+    """How sure its own probabilities may be, by what was seen without labels."""
 
     @property
     def within(self) -> Float[np.ndarray, "features features"]:
@@ -231,7 +231,7 @@ class AnalyticLearner:
                 aligned.adapted,
                 aligned.explained,
                 arriving.domain,
-                held_out_temperature(
+                sureness(
                     arriving.support,
                     query,
                     aligned,
@@ -363,7 +363,7 @@ class AnalyticLearner:
         """Where the environment is unknown: that of all environments, less what more classes take of the probability."""
         each = self._remembered.values()
         share = float(np.mean([len(remembered.classes) for remembered in each])) / len(self.classes)
-        together = float(np.exp(np.mean([np.log(remembered.temperature) for remembered in each])))
+        together = float(np.exp(np.mean([np.log(remembered.sureness.temperature) for remembered in each])))
         return float(together * self.config.unknown_temperature ** (1 - share))
 
     # -- answering --------------------------------------------------------------------------------------------------------
@@ -416,10 +416,11 @@ class AnalyticLearner:
         else:
             weights = np.ones(len(each))
         known = environment is not None or same_environment
-        own = float(np.exp(sum(w * np.log(remembered.temperature) for w, remembered in zip(weights, each, strict=True))))
+        own = float(np.exp(sum(w * np.log(remembered.sureness.temperature) for w, remembered in zip(weights, each, strict=True))))
         with np.errstate(divide="ignore"):
             prior = np.log(weights).astype(np.float32)[solved.environment]
-        return self._in_blocks(rows, prior, solved.label, len(self.classes), own if known else self._temperature)
+        member = _member(solved.label, len(self.classes))
+        return self._in_blocks(rows, prior, member if known else self._doubted(member), own if known else self._temperature)
 
     def transform(self, x: Any, environment: str) -> Float[np.ndarray, "n features"]:
         """Features of rows of this environment, moved to where its support lies."""
@@ -431,7 +432,8 @@ class AnalyticLearner:
         """Which environment each row seems to come from, and how sure that is."""
         rows, solved = self._checked_query(x), self._solve()
         nothing = np.zeros(len(solved.label), dtype=np.float32)
-        probabilities = self._in_blocks(rows, nothing, solved.environment, len(self._remembered), self._temperature)
+        member = _member(solved.environment, len(self._remembered))
+        probabilities = self._in_blocks(rows, nothing, member, self._temperature)
         best = probabilities.argmax(axis=1)
         return InferredEnvironment(np.array(self.environments)[best], probabilities.max(axis=1), probabilities)
 
@@ -447,17 +449,29 @@ class AnalyticLearner:
         likely: NDArray[np.float64] = np.exp(evidence - evidence.max())
         return likely / float(likely.sum())
 
+    def _doubted(self, member: Float[np.ndarray, "cells groups"]) -> Float[np.ndarray, "cells groups"]:
+        """What a cell stands for, since its query rows may be of the environment's other classes.
+
+        Among its own classes the temperature says how often that is so; among all, the classifier tells a row's environment and
+        is then sure of a class that the alignment may have got wrong.
+        """
+        where = self._solve().environment
+        each = list(self._remembered.values())
+        wrong = np.array([1 - remembered.sureness.right for remembered in each], dtype=np.float32)
+        others = np.array([len(remembered.classes) - 1 for remembered in each], dtype=np.float32)
+        own = _member(where, len(each)).T @ member  # of each environment, all its cells together
+        to_each = (wrong / others)[where][:, None]
+        doubted: NDArray[np.float32] = (1 - wrong[where][:, None] - to_each) * member + to_each * own[where]
+        return doubted
+
     def _in_blocks(
         self,
         rows: Rows,
         prior: Float[np.ndarray, " cells"],
-        group: Int[np.ndarray, " cells"],
-        groups: int,
+        member: Float[np.ndarray, "cells groups"],
         temperature: float,
     ) -> Float[np.ndarray, "n groups"]:
-        """Probabilities of the cells, added up over those of each group."""
-        member = np.zeros((len(group), groups), dtype=np.float32)
-        member[np.arange(len(group)), group] = 1
+        """Probabilities of the cells, given to the groups that each belongs to."""
         blocks = (rows[begin : begin + BLOCK] for begin in range(0, len(rows), BLOCK))
         answers: NDArray[np.float32] = np.concatenate(
             [softmax(self._log_odds(block, temperature) + prior) @ member for block in blocks]
@@ -539,7 +553,8 @@ class AnalyticLearner:
                     "name": each.name,
                     "classes": each.classes,
                     "domain": each.domain,
-                    "temperature": each.temperature,
+                    "right": each.sureness.right,
+                    "temperature": each.sureness.temperature,
                     "noise": each.noise,
                     "adapted": each.adapted,
                     "explained": each.explained,
@@ -601,7 +616,7 @@ class AnalyticLearner:
                 _truth(entry["adapted"]),
                 (source, adapted),
                 _domain(entry["domain"]),
-                _temperature(entry["temperature"]),
+                Sureness(_part(entry["right"]), _temperature(entry["temperature"])),
             )
             expected |= {f"environments.{i}.{half}.{part}" for half in ("support", "query") for part in _PARTS}
             expected.add(f"environments.{i}.shift")
@@ -627,6 +642,13 @@ class AnalyticLearner:
             raise ValueError("labels of two kinds")
         if self._remembered:
             self._solve()  # sums of no rows have no solution; and it is wanted anyway
+
+
+def _member(group: Int[np.ndarray, " cells"], groups: int) -> Float[np.ndarray, "cells groups"]:
+    """1 where a cell belongs to a group."""
+    member = np.zeros((len(group), groups), dtype=np.float32)
+    member[np.arange(len(group)), group] = 1
+    return member
 
 
 def prepared(x: Rows, power: float) -> Rows:
@@ -682,6 +704,12 @@ def _truth(value: Any) -> bool:
 def _temperature(value: Any) -> float:
     if type(value) is not float or not COLDEST <= value <= WARMEST:
         raise ValueError(f"expected a temperature from {COLDEST} to {WARMEST}, got {value!r}")
+    return value
+
+
+def _part(value: Any) -> float:
+    if type(value) is not float or not 0 <= value <= 1:
+        raise ValueError(f"expected a number from 0 to 1, got {value!r}")
     return value
 
 
