@@ -20,6 +20,8 @@ GRAPH_ROWS = 8192
 """Neighbours are looked for among at most so many rows of a query, evenly spread; time grows with n times this."""
 MISMATCH = 0.4
 """Class proportions of support and query that are further apart than this are no chance: class sets may not match."""
+BLURRED = 0.5
+"""An answer whose classes account for less than this part of what another's do does not see classes that are there."""
 TIE = 0.02
 """Two answers that misplace the query's rows alike but for this part are equally good; the shorter shift decides."""
 NO_SCATTER = 1e-9
@@ -97,13 +99,17 @@ def align(
     if max(apart(seen, support.weight), apart(fit.weight, support.weight)) > MISMATCH:
         # The query may lack classes, or be mostly one: begin again with classes as the source counts them, and ask which
         # answer puts the classes of the query where those of the support are, but for one shift in common. What an answer does
-        # not see of the query's own scatter, and the first one does, counts against it.
+        # not see of the query's own scatter, and the first one does, counts against it; where the first one finds the support's
+        # proportions after all, an answer that sees less than half of that is not asked.
         other = fitted(seen)
         a_length = float(np.square(about_mean).sum(axis=1).mean())
+        as_expected = apart(fit.weight, support.weight) <= MISMATCH
 
         def off(beliefs: Float[np.ndarray, "n classes"]) -> float:
-            unseen = max(0.0, clear - explained_scatter(beliefs, about_mean))
-            return misplaced(beliefs, rows, own) + unseen * a_length
+            sees = explained_scatter(beliefs, about_mean)
+            if as_expected and sees < BLURRED * clear:
+                return float("inf")
+            return misplaced(beliefs, rows, own) + max(0.0, clear - sees) * a_length
 
         of_fit, of_other, of_source = off(fit.beliefs), off(other.beliefs), off(source)
         nearer = of_other < (1 - TIE) * of_fit
