@@ -152,6 +152,13 @@ def contents(folder: Path) -> dict[str, bytes] | None:
     return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else None
 
 
+def forget_which_learner(folder: Path) -> None:
+    """Leave `home.json` as it was before that was written down."""
+    content = json.loads((folder / "home.json").read_text())
+    del content["learner"]
+    (folder / "home.json").write_text(json.dumps(content))
+
+
 def learner_in(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in ("state.json", "tensors.safetensors")}
 
@@ -320,6 +327,7 @@ def test_a_home_that_was_left_before_there_was_a_choice_is_variational(run: Run,
     assert run("learn", folder, "--query", files["aq.parquet"], "--environment", "a", *SMALL).code == 0
     for name in ("state.json", "tensors.safetensors"):
         (folder / name).unlink()  # as a kill before the first save left it
+    forget_which_learner(folder)
     assert run("status", folder, "--json").json["learner"] == "variational"
     small = [word for word in SMALL if word not in ("--learner", "variational")]
     learned = run("learn", folder, "--support", files["a.csv"], "--label-column", "kind", "--environment", "a", *small)
@@ -608,6 +616,7 @@ def test_the_unexpected_is_called_that(run: Run, learned: Path, monkeypatch: pyt
         ("tensors.safetensors", None),
         ("tensors.safetensors", b"short"),
         ("state.json", b"{"),
+        ("state.json", None),
         ("home.json", b"not json"),
         ("home.json", b"[]"),
         ("home.json", b'{"format": 99}'),
@@ -631,6 +640,39 @@ def test_a_damaged_home_is_called_damaged_and_left_alone(
     assert name in result.err
     assert result.err.count("\n") == 1
     assert contents(learned) == before
+
+
+@pytest.mark.parametrize("command", ["status", "predict", "learn", "forget"])
+@pytest.mark.parametrize("older", [False, True], ids=["the tensors too", "and not written down"])
+def test_a_home_that_lost_its_learner_is_not_a_new_one(run: Run, files: Files, learned: Path, command: str, older: bool) -> None:
+    (learned / "state.json").unlink()
+    if older:
+        forget_which_learner(learned)
+    else:
+        (learned / "tensors.safetensors").unlink()
+    before = contents(learned)
+    mores: dict[str, list[object]] = {"status": [], "predict": [files["aq.csv"]], "learn": lesson(files, "b"), "forget": ["a"]}
+    result = run(command, learned, *mores[command])
+    assert (result.code, result.out) == (4, "")
+    assert f"{learned} is damaged: state.json, a part of its learner, is gone; restore it from a copy." in result.err
+    assert result.err.count("\n") == 1
+    assert contents(learned) == before
+
+
+def test_a_home_says_which_learner_it_has(learned: Path, kind: home.Kind) -> None:
+    assert json.loads((learned / "home.json").read_text())["learner"] == kind
+
+
+@pytest.mark.parametrize("command", ["predict", "learn"])
+def test_a_home_that_lost_its_names_says_so(run: Run, files: Files, learned: Path, command: str) -> None:
+    words = [files["aq.csv"]] if command == "predict" else [*lesson(files, "b"), "--label-column", "kind"]
+    sentence = f"note: {learned} has a learner but no home.json, as one saved from Python: the names of its features,"
+    (kept := learned / "home.json").rename(learned.parent / "kept.json")
+    result = run(command, learned, *words)
+    assert result.code == 0
+    assert result.err.count(sentence) == 1
+    (learned.parent / "kept.json").rename(kept)
+    assert sentence not in run("predict", learned, files["aq.csv"]).err
 
 
 @pytest.mark.parametrize("name", ["home.json", "state.json"])
@@ -1090,7 +1132,7 @@ def test_killed_before_the_first_checkpoint_begins_again(run: Run, files: Files,
     }
     for name in ("state.json", "tensors.safetensors"):
         (folder / name).unlink()
-    replace(memory, pending={"a": halves}).write(folder)
+    replace(memory, pending={"a": halves}, learner=None).write(folder)  # as homes once were, until a learner was saved
     assert "a stopped before its first save; learn it again" in run("status", folder).out
     asked = run("predict", folder, files["aq.csv"], "--environment", "a")
     assert (asked.code, f'"a" was stopped before its first save. Go on with `perdure learn {folder} …`' in asked.err) == (3, True)

@@ -95,6 +95,8 @@ class Memory:
     """The files of environments that are not learned yet."""
     through: Through | None = None
     """The backbone that sees all pictures or texts; `None` where tables of features are learned from."""
+    learner: Kind | None = None
+    """Which learner is saved beside it; `None` if that was not written down, as it once was not."""
 
     @classmethod
     def read(cls, folder: Path) -> Memory:
@@ -110,11 +112,16 @@ class Memory:
                 if not _is_saved_learner(folder) and not all(_is_left_behind(entry.name) for entry in folder.iterdir()):
                     raise InputError(f"{folder} is not a perdure home: it has files in it, but no {FILE}. Give a new folder.")
                 return cls()
-            return _from_json(json.loads(path.read_text(encoding="utf-8")))
+            memory = _from_json(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if isinstance(error, InputError):
                 raise
             raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {error}. Restore it from a copy.") from error
+        if not _is_saved_learner(folder) and (memory.learner is not None or (folder / checkpoint.TENSORS).exists()):
+            raise CheckpointError(
+                f"{folder} is damaged: {checkpoint.STATE}, a part of its learner, is gone; restore it from a copy."
+            )
+        return memory
 
     def write(self, folder: Path) -> None:
         """Keep it in `folder`, all of it or what was there before."""
@@ -125,6 +132,7 @@ class Memory:
             "ignored": self.ignored,
             "pending": {name: {half: asdict(of) for half, of in halves.items()} for name, halves in self.pending.items()},
             "through": None if self.through is None else asdict(self.through),
+            "learner": self.learner,
         }
         with replacing(folder / FILE) as file:
             file.write(json.dumps(content, indent=1, ensure_ascii=False).encode())
@@ -162,6 +170,7 @@ def learn(
     with locked(folder):
         memory, showing = Memory.read(folder), showing or Showing()
         learner = _learner_to_teach(folder, kind, settings or {}, every, device)
+        _say_what_is_not_remembered(note, folder, memory, learner)
         given: dict[Half, Path] = {half: path for half, path in zip(HALVES, (support, query), strict=True) if path is not None}
         if environment in learner.environments and environment in memory.pending:  # killed between its last two writes
             _refuse_other_files(environment, given, memory.pending[environment])
@@ -202,6 +211,7 @@ def predict(
     from tqdm import tqdm
 
     (memory, learner), showing = _opened(folder, device), showing or Showing()
+    _say_what_is_not_remembered(note, folder, memory, learner)
     _refuse_idle_device(learner, memory, showing, device)
     if abstain_below is not None and isinstance(learner, VariationalLearner):
         raise InputError(
@@ -412,7 +422,7 @@ def _read_halves(
         None if query is None else Query(query.x),
     )
     pending = {**before.pending, name: known}
-    return environment, Memory(features, labels, ignored, pending, None if through is None else through[0])
+    return environment, Memory(features, labels, ignored, pending, None if through is None else through[0], _kind(learner))
 
 
 def _through(folder: Path, memory: Memory, showing: Showing, *, bound: bool) -> tuple[Through, Backbone] | None:
@@ -482,6 +492,15 @@ def _say_what_rules(note: Note, path: Path, table: Table) -> None:
         note(
             f"{path}: {name} makes up {part:.0%} of the squared length of the rows. The analytic learner brings rows to length "
             "one, so that other columns hardly count; bring all to one scale, the query's by the support's mean and spread."
+        )
+
+
+def _say_what_is_not_remembered(note: Note, folder: Path, memory: Memory, learner: Learner) -> None:
+    """Of a learner that was saved from Python, or whose `home.json` is lost."""
+    if memory == Memory() and learner.environments:
+        note(
+            f"{folder} has a learner but no {FILE}, as one saved from Python: the names of its features, its label column and "
+            "its backbone are not known, and columns are matched by their place. If there was one, restore it from a copy."
         )
 
 
@@ -559,14 +578,14 @@ def _undone_on_failure(folder: Path, learner: Learner) -> Iterator[None]:
         yield
     except BaseException:
         if _stamp(folder) == stamp:
-            for name in (checkpoint.STATE, checkpoint.TENSORS) if new else ():
-                (folder / name).unlink(missing_ok=True)
             with suppress(OSError):  # a full disk: the new one knows of one more pending file, which does no harm
                 if before is None:
                     path.unlink(missing_ok=True)
                 elif path.read_bytes() != before:
                     with replacing(path) as file:
                         file.write(before)
+                for name in (checkpoint.STATE, checkpoint.TENSORS) if new else ():  # last: `home.json` may say that it is there
+                    (folder / name).unlink(missing_ok=True)
         raise
 
 
@@ -725,6 +744,8 @@ def _digest(path: Path) -> str:
 def _from_json(content: Any) -> Memory:
     if content["format"] != FORMAT:
         raise ValueError(f"format {content['format']!r} instead of {FORMAT}")
+    if (learner := content.get("learner")) not in (None, "analytic", "variational"):
+        raise ValueError(f"a learner {learner!r}")
     features = content["features"]
     return Memory(
         features=None if features is None else _features(features["width"], features["names"]),
@@ -732,6 +753,7 @@ def _from_json(content: Any) -> Memory:
         ignored=_strings(content["ignored"]),
         pending={name: _sources(halves) for name, halves in content["pending"].items()},
         through=None if content.get("through") is None else _seen_through(content["through"]),
+        learner=learner,
     )
 
 
