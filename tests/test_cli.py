@@ -360,6 +360,21 @@ def test_a_column_that_hides_all_others_is_named(run: Run, files: Files, learned
     said = run("learn", learned, "--support", tmp_path / "s.parquet", *words).err
     assert re.search(r'note: .*/s.parquet: "pixel_5" makes up \d\d% of the squared length of the rows\. The analytic', said)
     assert f"{float((x[:, 5] ** 2).sum() / (x**2).sum()):.0%} of the squared length" in said
+    assert said.count("of the squared length") == 1
+
+
+@analytic
+@pytest.mark.parametrize("command", ["learn", "predict"])
+def test_a_query_in_other_units_is_named_too(run: Run, files: Files, learned: Path, tmp_path: Path, command: str) -> None:
+    q = darker(rows_of((2, 3), slice(150, 200))[0])
+    q[:, 5] *= 1000  # the support's is as it was
+    parquet.write_table(table(q), tmp_path / "q.parquet")
+    words = ["--support", files["b.parquet"], "--query", tmp_path / "q.parquet", "--environment", "b"]
+    result = run("learn", learned, *words) if command == "learn" else run("predict", learned, tmp_path / "q.parquet")
+    assert result.code == 0
+    part = float((q[:, 5].astype(float) ** 2).sum() / (q.astype(float) ** 2).sum())
+    assert f'note: {tmp_path}/q.parquet: "pixel_5" makes up {part:.0%} of the squared length of the rows.' in result.err
+    assert result.err.count("of the squared length") == 1
 
 
 # -- halves that wait -----------------------------------------------------------------------------------------------------

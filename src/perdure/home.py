@@ -232,6 +232,8 @@ def predict(
         note=note,
     )
     _say(note, path, read, memory.label_columns)
+    if through is None and isinstance(learner, AnalyticLearner):
+        _say_what_rules(note, path, read)
     _refuse_unused(ignore, [read])
     parts: dict[str, list[NDArray[Any]]] = {}
     infers = environment is None
@@ -408,7 +410,7 @@ def _read_halves(
             known[half] = Source.of(path, label)
         features = features or tables[half].features
         _say(note, path, tables[half], (*labels, *also))
-        if through is None and half == "support" and isinstance(learner, AnalyticLearner):
+        if through is None and isinstance(learner, AnalyticLearner):
             _say_what_rules(note, path, tables[half])
         copies = len(tables[half].x) - len({hash(row.tobytes()) for row in tables[half].x})
         if copies:
