@@ -8,8 +8,8 @@ import numpy as np
 from perdure import AnalyticLearner, Environment, Query
 from perdure.inputs import Reader
 
-# Office-31's pictures, as CLASS/FILE, and a ResNet-50 in the format of Hugging Face. Yours go here; the backbone may also be the
-# name of one that is fetched, such as "facebook/dinov2-small".
+# PERDURE_DATA holds Office-31's pictures, as CLASS/FILE, and a ResNet-50 as Hugging Face saves it. Yours go here; the backbone
+# may be the name of one that is fetched, such as "facebook/dinov2-small".
 data = Path(os.environ.get("PERDURE_DATA", "../shared/data"))
 shop, office = data / "office31_images_small" / "amazon", data / "office31_images_small" / "dslr"
 reader = Reader(backbone=data / "backbones" / "resnet50-imagenet")

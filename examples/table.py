@@ -1,4 +1,7 @@
-"""Two tables in Parquet: wines with their cultivar, and a laboratory without labels, whose instruments read otherwise."""
+"""Two tables in Parquet: wines with their cultivar, and a laboratory without labels, whose instruments read otherwise.
+
+`pip install pandas`: scikit-learn hands its wines out in a frame.
+"""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
