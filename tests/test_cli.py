@@ -553,6 +553,8 @@ USAGE = [
     ([*NEW, "--batch", "1"], "`batch` must be at least 2"),
     ([*NEW, "--gamma", "-1"], "`gamma` must be positive, got -1.0."),
     (["learn", "NEW", "--support", "a.csv", "--environment", "b"], "Which column of a.csv holds the labels? Name it with"),
+    (["learn", "NEW", "--support", "none.csv", "--environment", "b"], "none.csv does not exist."),
+    (["learn", "NEW", "--support", "none", "--environment", "b"], "none does not exist."),
     ([*NEW, "--device", "abacus"], "`--device abacus` cannot be used here"),
     (
         ["learn", "TABLES", "--query", "aq.csv", "--environment", "b"],

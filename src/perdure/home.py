@@ -367,6 +367,9 @@ def _read_halves(
     if len(known) < 2 and not given:
         wanted = " and ".join(f"`--{half}`" for half in HALVES if half not in known)
         raise InputError(f'Learning "{name}" needs files: give {wanted}.')
+    for path in given.values():
+        if not path.exists():
+            raise InputError(f"{path} does not exist.")
     paths = {**{half: source.unchanged(name, half) for half, source in known.items()}, **given}
 
     # While nothing was made of them yet, columns and the backbone are free to change.
