@@ -339,6 +339,21 @@ def test_a_folder_that_only_a_query_has_is_said_and_no_label(
     assert contents(tmp_path / "home") == before
 
 
+def test_sites_that_are_taken_for_classes_are_doubted(run: Run, photos: Path, lesson: list[object]) -> None:
+    doubt = f"did you mean {photos / 'a'}?"
+    assert doubt not in run(*lesson).err
+    assert doubt not in run("predict", lesson[1], photos).err  # of a query, folders mean nothing
+    run("forget", lesson[1], "b")
+    lesson[lesson.index("--support") + 1] = photos
+    learned = run(*lesson)
+    assert learned.out.endswith("classes a, b.\n")
+    assert (
+        f'note: {photos} has no picture as CLASS/FILE, all lie deeper, and classes are named by the folders "a", "b".'
+        in learned.err
+    )
+    assert learned.err.count(doubt) == 1
+
+
 def test_input_that_cannot_be_used_gets_one_sentence_and_leaves_nothing(
     run: Run, photos: Path, lesson: list[object], network: Path, tmp_path: Path
 ) -> None:

@@ -27,7 +27,16 @@ from perdure.answers import abstaining
 from perdure.errors import CheckpointError, InputError, NotSolvableYet, PerdureError, UnknownEnvironment
 from perdure.inputs.backbones import Backbone, Identity, lasting_name
 from perdure.inputs.folders import photos
-from perdure.inputs.showing import Showing, Through, check_kind, differing_folders, digest_of, is_of_pictures, read_input
+from perdure.inputs.showing import (
+    Showing,
+    Through,
+    check_kind,
+    differing_folders,
+    digest_of,
+    is_of_pictures,
+    one_level_too_high,
+    read_input,
+)
 from perdure.inputs.tables import Features, Table, check_readable, replacing
 from perdure.progress import Progress
 from perdure.streams import Environment, Label, Query, Support
@@ -378,6 +387,8 @@ def _read_halves(
     pictures = through is not None and through[0].text_column is None
     for path in paths.values():
         check_kind(path, through)
+    if pictures and "support" in paths and (doubt := one_level_too_high(paths["support"])) is not None:
+        note(doubt)
     if pictures and len(paths) == 2:
         for sentence in differing_folders(paths["support"], paths["query"]):
             note(sentence)

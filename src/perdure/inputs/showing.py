@@ -137,6 +137,21 @@ def differing_folders(support: Path, query: Path) -> list[str]:
     return sentences
 
 
+def one_level_too_high(support: Path) -> str | None:
+    """What to say where every picture lies in a folder within the folder that its class is called after.
+
+    It is no error: a class may keep its pictures by patient or by day.
+    """
+    found = photos(support)
+    if any(name.count("/") < 2 for name in found.names):
+        return None
+    classes = found.labels
+    return (
+        f"{support} has no picture as CLASS/FILE, all lie deeper, and classes are named by {_folders(set(classes))}. "
+        f"If each holds the folders of classes, did you mean {found.folder / classes[0]}?"
+    )
+
+
 def digest_of(found: Photos, digest: Callable[[Path], str]) -> str:
     """Changes with any picture, and with what it is called."""
     all_of_it = hashlib.sha256()
