@@ -269,21 +269,22 @@ def test_a_waiting_support_is_saved_as_sums_and_a_waiting_query_not_at_all(tmp_p
     assert_answers_agree(loaded, learned([clinic, farm]), everything([clinic, farm]))
 
 
-@pytest.mark.parametrize("repeated", [1, 3])
-def test_a_class_with_one_support_row_is_learned_and_what_that_keeps_is_said(
-    repeated: int, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("lengths", [[1], [1, 1, 1], [1, 2, 3]], ids=["one row", "copies", "other lengths"])
+def test_a_class_whose_rows_point_one_way_is_learned_and_what_that_keeps_is_said(
+    lengths: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     clinic = three()[0]
     support, query = halves(clinic)
     with caplog.at_level(logging.WARNING, logger="perdure"):
         learned(three())
     assert not caplog.records
-    lonely = np.tile(np.linspace(-2, 3, 6, dtype=np.float32), (repeated, 1))
-    both = Support(np.concatenate([support.x, lonely]), np.concatenate([support.y, np.full(repeated, "lonely")]))
+    lonely = np.outer(lengths, np.linspace(-2, 3, 6)).astype(np.float32)
+    both = Support(np.concatenate([support.x, lonely]), np.concatenate([support.y, np.full(len(lonely), "lonely")]))
     with caplog.at_level(logging.WARNING, logger="perdure"):
         learner = learned([Environment("clinic", both, query)])
-    assert "clinic: classes ['lonely'] have one single support row each" in caplog.records[0].message
-    assert learner.predict(lonely).tolist() == ["lonely"] * repeated
+    assert "clinic: in each of the classes ['lonely'] all support rows point one way, be it" in caplog.records[0].message
+    assert "single" not in caplog.records[0].message
+    assert learner.predict(lonely).tolist() == ["lonely"] * len(lonely)
 
 
 def test_a_thousandth_environment_costs_what_the_second_does() -> None:

@@ -202,8 +202,9 @@ class AnalyticLearner:
         lone = _lone(arriving.classes, arriving.support)
         if lone:
             log.warning(
-                "%s: classes %s have one single support row each, repeated or not: the sum that is kept of a class is then that "
-                "row, brought to length one. Where no row may be kept, give more different ones.",
+                "%s: in each of the classes %s all support rows point one way, be it because there is only one: brought to "
+                "length one they are the same, and the sum that is kept of the class is then such a row. Where no row may be "
+                "kept, give more that point elsewhere.",
                 name,
                 lone,
             )
@@ -685,13 +686,13 @@ def _labels(values: Any) -> list[Label]:
 
 
 def _lone(classes: list[Label], support: Moments) -> list[Label]:
-    """Classes whose rows are all the same, be it because there is one."""
+    """Classes whose rows all point one way, be it because there is one."""
     each = zip(classes, support.sums, support.weight, strict=True)
-    return [label for label, total, rows in each if _are_one_row(total, float(rows))]
+    return [label for label, total, rows in each if _point_one_way(total, float(rows))]
 
 
-def _are_one_row(total: Float[np.ndarray, " features"], rows: float) -> bool:
-    """Whether so many rows with this sum are all the same: each has length one, so that only then the sum is as long as many."""
+def _point_one_way(total: Float[np.ndarray, " features"], rows: float) -> bool:
+    """Whether so many rows with this sum all point one way: each has length one, so that only then the sum is as long as many."""
     return float(np.linalg.norm(total)) > (1 - 3e-7) * rows
 
 
