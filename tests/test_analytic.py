@@ -128,8 +128,19 @@ def test_with_more_to_come_nothing_is_adapted_yet() -> None:
     assert learner.learn(three()[0], more=True) == Queued("clinic", "query")
     assert learner.queued == {"clinic": "query"}
     learner.learn(three()[1])
+    with pytest.raises(NotSolvableYet, match=r'"clinic" waits for its last part; it is queued\. Add the last part with'):
+        learner.predict(np.ones((1, 6)), "clinic")
+
+
+def test_what_is_awaited_is_the_query_until_some_of_it_is_there() -> None:
+    clinic, farm, _ = three()
+    support, query = halves(clinic)
+    learner = learned([farm, Environment("clinic", support)])
     with pytest.raises(NotSolvableYet, match='"clinic" waits for its query'):
         learner.predict(np.ones((1, 6)), "clinic")
+    learner.learn(Environment("clinic", query=query), more=True)
+    with pytest.raises(InputError, match=r'"clinic" already has a support and waits for its last part\. Give the last part, or'):
+        learner.learn(Environment("clinic", support))
 
 
 @pytest.mark.parametrize("half", ["support", "query"])

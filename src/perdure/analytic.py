@@ -143,6 +143,11 @@ class Arriving:
         """What it cannot be learned without; the query, where only more of it is to come."""
         return "support" if self.support is None else "query"
 
+    @property
+    def awaited(self) -> str:
+        """The same in words."""
+        return "last part" if self.support is not None and self.query else self.missing
+
 
 @dataclass(frozen=True, eq=False)
 class Solved:
@@ -262,8 +267,8 @@ class AnalyticLearner:
         for half, what in ((environment.support, "support"), (environment.query, "query")):
             if half is not None and arriving is not None and what in arriving.whole:
                 raise InputError(
-                    f'"{name}" already has a {what} and waits for its {arriving.missing}. '
-                    f'Give the {arriving.missing}, or drop it with forget("{name}").'
+                    f'"{name}" already has a {what} and waits for its {arriving.awaited}. '
+                    f'Give the {arriving.awaited}, or drop it with forget("{name}").'
                 )
         if arriving is not None and arriving.lost and environment.query is None:
             raise InputError(
@@ -483,9 +488,9 @@ class AnalyticLearner:
         if environment in self._remembered:
             return self._remembered[environment]
         if environment in self._arriving:
-            half = self._arriving[environment].missing
+            awaited = self._arriving[environment].awaited
             raise NotSolvableYet(
-                f'"{environment}" waits for its {half}; it is queued. Add the {half} with `learn(...)` '
+                f'"{environment}" waits for its {awaited}; it is queued. Add the {awaited} with `learn(...)` '
                 f'or drop it with `forget("{environment}")`.'
             )
         raise UnknownEnvironment(f'No environment is called "{environment}". Learned so far: {self.environments}.')
